@@ -1,0 +1,1 @@
+"""Composition root: reads configuration, names concrete classes, starts things."""

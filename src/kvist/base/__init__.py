@@ -1,0 +1,1 @@
+"""Ids, units, errors and ports: what every other package may name."""

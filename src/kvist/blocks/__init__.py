@@ -1,0 +1,1 @@
+"""Keys, block pool, prefix index, eviction and ledger; pure."""

@@ -1,0 +1,1 @@
+"""The embedded engine: which tokens run in which step, over which blocks."""

@@ -1,0 +1,1 @@
+"""Where torch lives: weights, attention over the paged pool, sampling, conversion."""

@@ -1,0 +1,1 @@
+"""Workloads and benchmarks against any OpenAI-compatible URL."""

@@ -1,0 +1,1 @@
+"""KV memory arithmetic: what fits, and what it would take; pure."""
