@@ -1,0 +1,186 @@
+"""The blocks of one KV group: who holds which, what each contains, which is given up next.
+
+Knows states, holders and keys; does not know sequences, tensors or time. Every holder is a named owner, and
+the owner's name is checked at each step, so that nobody can release what is not theirs.
+
+Laws:
+    * The state of a block changes only through `lifecycle.next_state`.
+    * A key names at most one block; the first seal wins and its bytes never change.
+    * sealed = resident + evicted + discarded (law 6 of DESIGN.md for the first tier).
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from kvist.base.errors import CapacityError
+from kvist.base.ids import BlockId, RequestId
+from kvist.blocks.eviction import EvictionPolicy, LeastRecentlyUsed
+from kvist.blocks.keys import BlockKey
+from kvist.blocks.lifecycle import Move, State, next_state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatistics:
+    """Blocks by state (their sum is the pool's size) and events since start."""
+
+    free: int
+    filling: int
+    held: int
+    cached: int
+    sealed: int
+    evicted: int
+    discarded: int
+
+
+class BlockPool:
+    """A fixed number of blocks, each with one state, its holders and, once sealed, its key.
+
+    All methods are O(1) apart from set look-ups; called by one thread.
+    """
+
+    def __init__(self, blocks: int, *, policy: EvictionPolicy | None = None) -> None:
+        """Makes a pool of `blocks` free blocks, handed out in ascending order at first."""
+        self._states = [State.FREE] * blocks
+        self._holders: list[set[RequestId]] = [set() for _ in range(blocks)]
+        self._keys: list[BlockKey | None] = [None] * blocks
+        self._kept = [False] * blocks
+        self._free = deque(BlockId(block) for block in range(blocks))
+        self._index: dict[BlockKey, BlockId] = {}
+        self._policy = policy or LeastRecentlyUsed()
+        self._count = dict.fromkeys(State, 0) | {State.FREE: blocks}
+        self._sealed = 0
+        self._evicted = 0
+        self._discarded = 0
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @property
+    def available(self) -> int:
+        """Blocks that `allocate` can still give: the free and the evictable ones."""
+        return self._count[State.FREE] + self._count[State.CACHED]
+
+    def state(self, block: BlockId) -> State:
+        """Where the block is in its life."""
+        return self._states[block]
+
+    def holders(self, block: BlockId) -> frozenset[RequestId]:
+        """Who holds the block now."""
+        return frozenset(self._holders[block])
+
+    def key(self, block: BlockId) -> BlockKey | None:
+        """What a sealed block contains; None for a block that is not sealed."""
+        return self._keys[block]
+
+    def find(self, key: BlockKey) -> BlockId | None:
+        """The block that contains this KV, or None. Changes nothing."""
+        return self._index.get(key)
+
+    def allocate(self, owner: RequestId) -> BlockId:
+        """Gives the owner an empty block to fill, evicting a cached one when none is free.
+
+        Raises:
+            CapacityError: every block is held.
+        """
+        if not self._free:
+            self._evict()
+        block = self._free.popleft()
+        self._move(block, Move.ALLOCATE)
+        self._holders[block].add(owner)
+        return block
+
+    def seal(self, block: BlockId, owner: RequestId, key: BlockKey, *, keep: bool = True) -> BlockId:
+        """Commits a full block under its key and returns the block that the owner holds from now on.
+
+        When the key is taken already, the owner is moved to the block that has it and its own is freed:
+        one key, one copy. `keep` False lets the block go as soon as nobody holds it.
+        """
+        self._must_hold(block, owner)
+        first = self._index.get(key)
+        if first is not None:
+            self.hold(first, owner)
+            self.keep(first, keep=keep)
+            self._discard(block, owner)
+            return first
+        self._move(block, Move.SEAL)
+        self._keys[block] = key
+        self._kept[block] = keep
+        self._index[key] = block
+        self._sealed += 1
+        return block
+
+    def keep(self, block: BlockId, *, keep: bool = True) -> None:
+        """Marks a sealed block as worth caching when nobody holds it; `keep` False changes nothing."""
+        assert self._keys[block] is not None, f"block {block} is not sealed"
+        self._kept[block] = self._kept[block] or keep
+
+    def hold(self, block: BlockId, owner: RequestId) -> None:
+        """Adds an owner to a sealed block, which cannot be evicted until that owner releases it."""
+        assert owner not in self._holders[block], f"{owner} holds block {block} already"
+        if self._states[block] is State.CACHED:
+            self._policy.remove(block)
+        self._move(block, Move.HOLD)
+        self._holders[block].add(owner)
+
+    def release(self, block: BlockId, owner: RequestId) -> None:
+        """Ends an owner's hold.
+
+        The last release of a sealed block caches it if it is marked as kept and frees it otherwise; releasing
+        a block that was still being filled frees it.
+        """
+        self._must_hold(block, owner)
+        if len(self._holders[block]) > 1:
+            self._move(block, Move.UNHOLD)
+            self._holders[block].remove(owner)
+        elif self._states[block] is State.HELD and self._kept[block]:
+            self._move(block, Move.UNHOLD_LAST)
+            self._holders[block].remove(owner)
+            self._policy.add(block)
+        else:
+            self._discard(block, owner)
+
+    def statistics(self) -> PoolStatistics:
+        """A snapshot of the counters."""
+        return PoolStatistics(
+            free=self._count[State.FREE],
+            filling=self._count[State.FILLING],
+            held=self._count[State.HELD],
+            cached=self._count[State.CACHED],
+            sealed=self._sealed,
+            evicted=self._evicted,
+            discarded=self._discarded,
+        )
+
+    def _must_hold(self, block: BlockId, owner: RequestId) -> None:
+        assert owner in self._holders[block], f"{owner} does not hold block {block}"
+
+    def _move(self, block: BlockId, move: Move) -> None:
+        before = self._states[block]
+        after = next_state(before, move)
+        self._states[block] = after
+        self._count[before] -= 1
+        self._count[after] += 1
+
+    def _evict(self) -> None:
+        if not self._count[State.CACHED]:
+            raise CapacityError(f"all {len(self)} blocks are held by running requests")
+        block = self._policy.choose()
+        self._policy.remove(block)
+        self._move(block, Move.EVICT)
+        self._forget(block)
+        self._evicted += 1
+
+    def _discard(self, block: BlockId, owner: RequestId) -> None:
+        if self._states[block] is State.HELD:
+            self._discarded += 1
+        self._move(block, Move.DISCARD)
+        self._holders[block].remove(owner)
+        self._forget(block)
+
+    def _forget(self, block: BlockId) -> None:
+        key = self._keys[block]
+        if key is not None:
+            del self._index[key]
+        self._keys[block] = None
+        self._kept[block] = False
+        self._free.append(block)

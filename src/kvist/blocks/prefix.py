@@ -1,0 +1,123 @@
+"""The prefix cache of one model: the pools of all its KV groups, matched together.
+
+Knows what a hit needs in each group (DESIGN.md, section 5); does not know requests or tensors. Matching
+changes nothing: whoever wants the blocks holds them through a `BlockTable`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvist.base.ids import BlockHash, BlockId, GroupId
+from kvist.base.units import Tokens
+from kvist.blocks.keys import BlockKey, Namespace
+from kvist.blocks.pool import BlockPool
+from kvist.blocks.window import first_block_of_hit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """The longest cached prefix of a sequence.
+
+    Attributes:
+        tokens: its length, a multiple of the block size.
+        blocks: for each group the block at each index, None where the hit needs none.
+        reached: how far full attention alone would have matched.
+        end: why it is no longer, in words a user understands.
+    """
+
+    tokens: Tokens
+    blocks: tuple[tuple[BlockId | None, ...], ...]
+    reached: Tokens
+    end: str
+
+
+class PrefixCache:
+    """Pools by KV group under one namespace."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        pools: Sequence[BlockPool],
+        windows: Sequence[Tokens | None],
+        *,
+        block_tokens: int,
+    ) -> None:
+        """Binds one pool and one window (None: all positions) to each group, in the geometry's order."""
+        self._namespace = namespace
+        self.pools = tuple(pools)
+        self.windows = tuple(windows)
+        self.block_tokens = block_tokens
+
+    def key(self, group: int, block_hash: BlockHash) -> BlockKey:
+        """The key of a block in one group."""
+        return BlockKey(self._namespace, GroupId(group), "prefix", block_hash)
+
+    def match(self, chain: Sequence[BlockHash], *, tokens: int) -> Hit:
+        """Finds the longest prefix of a sequence that every group can serve.
+
+        At least one of the tokens is left out, because predicting the next one takes a query.
+
+        Args:
+            chain: hashes of the sequence's full blocks.
+            tokens: length of the sequence.
+        """
+        limit = min(len(chain), (tokens - 1) // self.block_tokens)
+        reached = limit
+        for group, window in enumerate(self.windows):
+            if window is None:
+                reached = self._run_from_start(group, chain, reached)
+        end = self._end_of_windows(chain, reached)
+        return Hit(
+            tokens=Tokens(end * self.block_tokens),
+            blocks=tuple(self._blocks_of_hit(group, chain, end) for group in range(len(self.pools))),
+            reached=Tokens(reached * self.block_tokens),
+            end=self._why(end, reached, limit),
+        )
+
+    def _find(self, group: int, block_hash: BlockHash) -> BlockId | None:
+        return self.pools[group].find(self.key(group, block_hash))
+
+    def _run_from_start(self, group: int, chain: Sequence[BlockHash], limit: int) -> int:
+        for index in range(limit):
+            if self._find(group, chain[index]) is None:
+                return index
+        return limit
+
+    def _end_of_windows(self, chain: Sequence[BlockHash], limit: int) -> int:
+        """Largest end, in blocks, for which each window group has the blocks just before it."""
+        end = limit
+        while True:
+            shorter = end
+            for group, window in enumerate(self.windows):
+                if window is not None:
+                    shorter = self._end_of_window(group, chain, shorter)
+            if shorter == end:
+                return end
+            end = shorter
+
+    def _end_of_window(self, group: int, chain: Sequence[BlockHash], limit: int) -> int:
+        end = limit
+        while end > 0:
+            first = first_block_of_hit(end * self.block_tokens, self.windows[group], self.block_tokens)
+            missing = next((i for i in range(end - 1, first - 1, -1) if self._find(group, chain[i]) is None), None)
+            if missing is None:
+                return end
+            end = missing  # every end above a missing block, up to this one, would need it
+        return 0
+
+    def _blocks_of_hit(self, group: int, chain: Sequence[BlockHash], end: int) -> tuple[BlockId | None, ...]:
+        first = first_block_of_hit(end * self.block_tokens, self.windows[group], self.block_tokens)
+        return (*(None for _ in range(first)), *(self._find(group, chain[i]) for i in range(first, end)))
+
+    def _why(self, end: int, reached: int, limit: int) -> str:
+        size = self.block_tokens
+        if end == limit:
+            return "every full block before the last token was cached"
+        if end < reached:
+            return (
+                f"full attention matched {reached * size} tokens, but the sliding window before that point "
+                f"is no longer cached; it is before token {end * size}"
+            )
+        if end == 0:
+            return "no cached sequence of this tenant begins with the same block of tokens"
+        return f"the block at token {end * size} differs from what was cached, or was evicted"

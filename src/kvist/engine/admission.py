@@ -1,0 +1,78 @@
+"""Whether a waiting request may start: a question of blocks, asked with the planner's arithmetic.
+
+A request is admitted only when the blocks that it and everybody already running may still need are there.
+An overcommit factor of f counts on outputs taking only 1/f of their bounds; when that turns out wrong,
+somebody is preempted.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from kvist.blocks.lifecycle import State
+from kvist.blocks.pool import BlockPool
+from kvist.blocks.prefix import Hit
+from kvist.engine.sequence import Sequence
+from kvist.geometry.groups import KvGroup
+from kvist.planner.budget import blocks_held_peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferred:
+    """Why a request cannot start now; it stays where it is in the queue."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRules:
+    """The figures behind the answer.
+
+    Attributes:
+        groups: the model's KV groups.
+        block_tokens: tokens per block.
+        step_tokens: most tokens one sequence computes in one step.
+        overcommit: at least 1; outputs are expected to take 1/overcommit of their bounds.
+    """
+
+    groups: tuple[KvGroup, ...]
+    block_tokens: int
+    step_tokens: int
+    overcommit: float
+
+    def peak(self, tokens: int) -> list[int]:
+        """Most blocks that a sequence of this length holds at once, by group."""
+        return [
+            blocks_held_peak(group, tokens, step_tokens=self.step_tokens, block_tokens=self.block_tokens)
+            for group in self.groups
+        ]
+
+    def tokens_expected(self, sequence: Sequence) -> int:
+        """How long the sequence is expected to become."""
+        outstanding = sequence.tokens_bound - len(sequence.tokens)
+        return len(sequence.tokens) + max(0, -int(-outstanding // self.overcommit))
+
+    def outstanding(self, sequence: Sequence, held: Seq[int]) -> list[int]:
+        """Blocks that a sequence holding `held` may still ask for, by group."""
+        peak = self.peak(self.tokens_expected(sequence))
+        return [max(0, most - now) for most, now in zip(peak, held, strict=True)]
+
+
+def may_start(
+    rules: AdmissionRules, pools: Seq[BlockPool], running: Iterable[Sequence], candidate: Sequence, hit: Hit
+) -> Deferred | None:
+    """None when the candidate may start from this hit, else what stands in the way."""
+    claimed = [0] * len(pools)
+    for sequence in running:
+        for group, blocks in enumerate(rules.outstanding(sequence, sequence.table.held_counts())):
+            claimed[group] += blocks
+    held = [sum(block is not None for block in blocks) for blocks in hit.blocks]
+    wanted = rules.outstanding(candidate, held)
+    for group, pool in enumerate(pools):
+        taken = sum(block is not None and pool.state(block) is State.CACHED for block in hit.blocks[group])
+        left = pool.available - taken - claimed[group]
+        if wanted[group] > left:
+            return Deferred(
+                reason=f"needs {wanted[group]} more blocks of KV group {group}, {max(0, left)} are not spoken for"
+            )
+    return None

@@ -1,0 +1,122 @@
+"""One request in progress: its tokens, how far their KV is computed, and the blocks it holds.
+
+Knows how a request advances; does not know when (`schedule`), whether (`admission`) or how (`backend`).
+"""
+
+from typing import NamedTuple
+
+from kvist.base.ids import BlockHash, TokenId
+from kvist.blocks.keys import HashChain
+from kvist.blocks.prefix import Hit
+from kvist.blocks.table import BlockTable
+from kvist.blocks.window import Marks
+from kvist.engine.batch import BlockRun, Chunk, Drawn, DrawSpec
+from kvist.engine.draw import uniform
+from kvist.engine.messages import FinishReason
+from kvist.engine.request import Request
+
+
+class Work(NamedTuple):
+    """What computing some tokens counts as: new prompt tokens, tokens computed once before, blocks filled."""
+
+    prompt: int
+    again: int
+    blocks: int
+
+
+class Sequence:
+    """Mutable state of one request; owned by the engine.
+
+    Attributes:
+        tokens: prompt and output so far.
+        computed: how many of them have their KV in the blocks of `table`.
+        computed_ever: the largest value `computed` had; what is computed below it is recomputation.
+        tokens_cached: prompt tokens that came from the cache and were never computed for this request.
+        tokens_output: output tokens drawn.
+        preemptions: how often the blocks were taken away.
+        turn: place in the order of admission; the largest is preempted first.
+        awaited: the block that somebody else is computing and this sequence waits for, or None.
+    """
+
+    def __init__(self, request: Request, chain: HashChain, table: BlockTable) -> None:
+        """Starts at the first token of the prompt, waiting."""
+        self.request = request
+        self.chain = chain
+        self.table = table
+        self.tokens: list[TokenId] = list(request.prompt)
+        self.marks = Marks(prompt_tokens=len(request.prompt))
+        self.computed = 0
+        self.computed_ever = 0
+        self.tokens_cached = 0
+        self.tokens_output = 0
+        self.preemptions = 0
+        self.turn = 0
+        self.awaited: BlockHash | None = None
+
+    @property
+    def remaining(self) -> int:
+        """Tokens whose KV is still to be computed; 1 while decoding."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def tokens_bound(self) -> int:
+        """The longest this sequence can become, the last token's KV not needed."""
+        return len(self.request.prompt) + self.request.output_tokens_max - 1
+
+    def start(self, hit: Hit, turn: int) -> int:
+        """Begins to run from a cached prefix; returns the tokens that had not been counted before."""
+        self.table.take(hit)
+        self.turn = turn
+        self.computed = hit.tokens
+        self.marks = Marks(
+            prompt_tokens=len(self.request.prompt),
+            branches=tuple({hit.tokens, hit.reached, *self.marks.branches} - {0}),
+        )
+        fresh = max(0, min(hit.tokens, len(self.request.prompt)) - self.computed_ever)
+        self.tokens_cached += fresh
+        self.computed_ever = max(self.computed_ever, self.computed)
+        return fresh
+
+    def stop(self) -> None:
+        """Gives all blocks back, keeping in the cache what a continuation would need."""
+        self.table.keep_window()
+        self.table.release()
+        self.computed = 0
+
+    def chunk(self, count: int) -> Chunk:
+        """The next `count` tokens as work for a backend; the blocks for them must be in the table."""
+        end = self.computed + count
+        draw = None
+        if end == len(self.tokens):
+            sampling = self.request.sampling
+            draw = DrawSpec(sampling=sampling, uniform=uniform(sampling.seed, self.tokens_output))
+        return Chunk(
+            request_id=self.request.id,
+            tokens=tuple(self.tokens[self.computed : end]),
+            start=self.computed,
+            runs=tuple(BlockRun(first=first, blocks=blocks) for first, blocks in self.table.runs()),
+            draw=draw,
+        )
+
+    def advance(self, count: int, block_tokens: int) -> Work:
+        """Records that `count` tokens were computed, and seals the blocks they filled."""
+        start, end, prompt = self.computed, self.computed + count, len(self.request.prompt)
+        work = Work(
+            prompt=min(end, prompt) - min(max(self.computed_ever, start), prompt),
+            again=max(0, min(self.computed_ever, end) - start),
+            blocks=end // block_tokens - start // block_tokens,
+        )
+        self.computed = end
+        self.computed_ever = max(self.computed_ever, end)
+        self.table.commit(self.chain.extend_to(self.tokens), end, self.marks)
+        return work
+
+    def append(self, drawn: Drawn) -> FinishReason | None:
+        """Takes a drawn token; returns why the request ends with it, or None."""
+        self.tokens.append(drawn.token)
+        self.tokens_output += 1
+        if drawn.token in self.request.stop_tokens:
+            return "stop"
+        if self.tokens_output == self.request.output_tokens_max:
+            return "length"
+        return None

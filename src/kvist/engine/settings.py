@@ -1,0 +1,40 @@
+"""The engine's settings, resolved before it is built and never changed."""
+
+from dataclasses import dataclass
+
+from kvist.base.units import Bytes, Tokens
+from kvist.blocks.window import Retention
+from kvist.geometry.groups import KvGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Bounds and choices of one engine.
+
+    Attributes:
+        groups: the model's KV groups.
+        kv_bytes: size of the KV pool.
+        kv_bytes_per_token: of one token in all layers.
+        block_tokens: tokens per block.
+        step_tokens: most tokens computed in one step, decodes included; at least sequences_max.
+        sequences_max: sequences running at once.
+        waiting_max: sequences waiting at once; more are refused as busy.
+        model_tokens_max: prompt plus output of one sequence.
+        prompt_tokens_max: prompt of one sequence.
+        output_tokens_max: output of one sequence.
+        overcommit: at least 1; outputs are expected to take 1/overcommit of their bounds.
+        retention: which passed window blocks stay cached.
+    """
+
+    groups: tuple[KvGroup, ...]
+    kv_bytes: Bytes
+    kv_bytes_per_token: Bytes
+    block_tokens: int = 16
+    step_tokens: int = 2048
+    sequences_max: int = 64
+    waiting_max: int = 1024
+    model_tokens_max: Tokens
+    prompt_tokens_max: Tokens
+    output_tokens_max: Tokens
+    overcommit: float = 1.0
+    retention: Retention = Retention()
