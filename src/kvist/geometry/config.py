@@ -1,0 +1,139 @@
+"""From a parsed `config.json` to a model's geometry.
+
+Knows how a supported model's heads, layers and positions follow from its configuration; which file that came
+from is the caller's business. Everything in the file is taken for hostile until it has been read.
+"""
+
+from collections.abc import Mapping
+from typing import cast, get_args
+
+from kvist.base.errors import ModelError
+from kvist.base.units import Tokens
+from kvist.geometry.architectures import Architecture, find_architecture
+from kvist.geometry.fields import Fields, show
+from kvist.geometry.groups import Dtype, KvGroup, ModelGeometry
+from kvist.geometry.rope import read_rope
+
+_REQUIRED = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "vocab_size",
+    "max_position_embeddings",
+)
+
+# Far beyond any model there is, and small enough that a wrong file cannot make us build a huge list.
+_LAYERS_MAX, _HEADS_MAX, _HEAD_DIM_MAX, _HIDDEN_MAX = 4096, 65_536, 65_536, 2**24
+
+
+def geometry_from_config(config: Mapping[str, object]) -> ModelGeometry:
+    """Reads a model's geometry from its parsed `config.json`.
+
+    Args:
+        config: the file's content, as a JSON parser gives it.
+
+    Returns:
+        The geometry. A layer whose window is no shorter than the longest sequence counts as full attention: no
+        query could tell the difference. Layers with the same heads and window form a group, the full-attention
+        group first; a model that slides everywhere has no full group.
+
+    Raises:
+        ModelError: the architecture is not supported, or a field is missing, of the wrong type, out of range
+            or at odds with another; the message names the field and its value.
+    """
+    if not isinstance(config, Mapping):
+        raise ModelError(f"config.json: holds {show(config)}; it must hold a mapping of fields")
+    return geometry_from_fields(Fields(values=config, source="config.json"))
+
+
+def geometry_from_fields(fields: Fields) -> ModelGeometry:
+    """Does the work of `geometry_from_config` for fields that may have been called something else.
+
+    Raises:
+        ModelError: as `geometry_from_config`.
+    """
+    architecture = find_architecture(fields)
+    fields.require(_REQUIRED, architecture.name)
+    _refuse_what_is_not_decoded_causally(fields)
+    layers = fields.integer("num_hidden_layers", most=_LAYERS_MAX)
+    query_heads = fields.integer("num_attention_heads", most=_HEADS_MAX)
+    kv_heads = _kv_heads(fields, architecture, query_heads)
+    head_dim = _head_dim(fields, architecture, query_heads)
+    windows = architecture.window_rule(fields, layers)
+    rope = read_rope(fields, architecture, windows, head_dim)
+    windows = tuple(None if window is None or window >= rope.positions_max else window for window in windows)
+    return ModelGeometry(
+        architecture=architecture.name,
+        layers=layers,
+        query_heads=query_heads,
+        hidden_size=fields.integer("hidden_size", most=_HIDDEN_MAX),
+        vocab_size=fields.integer("vocab_size"),
+        positions_max=rope.positions_max,
+        groups=_groups(windows, kv_heads, head_dim),
+        rope=rope.parameters,
+        dtype=_dtype(fields),
+    )
+
+
+def _refuse_what_is_not_decoded_causally(fields: Fields) -> None:
+    """Turns away what would make the same fields mean another model."""
+    for key in ("use_bidirectional_attention", "is_encoder_decoder"):
+        if fields.is_set(key) and fields.flag(key, default=False):
+            raise fields.fail(key, "false: only causal decoders are supported")
+    if fields.nested("per_layer_config").values:
+        raise fields.fail("per_layer_config", "absent: layers that differ in size are not supported")
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if fields.is_set(key):
+            fields.number(key)
+
+
+def _kv_heads(fields: Fields, architecture: Architecture, query_heads: int) -> int:
+    key = "num_key_value_heads"
+    if architecture.kv_heads_nullable and fields.is_null(key):
+        return query_heads
+    kv_heads = fields.integer(key, default=architecture.kv_heads_default or query_heads, most=_HEADS_MAX)
+    if query_heads % kv_heads:
+        raise ModelError(
+            f"{fields.source}: {fields.name('num_attention_heads')} {query_heads} is not a multiple of"
+            f" {fields.name(key)} {kv_heads}"
+        )
+    return kv_heads
+
+
+def _head_dim(fields: Fields, architecture: Architecture, query_heads: int) -> int:
+    hidden = fields.integer("hidden_size", most=_HIDDEN_MAX)
+    is_null = architecture.head_dim_nullable and fields.is_null("head_dim")
+    derived = is_null or (architecture.head_dim_default is None and not fields.has("head_dim"))
+    if hidden % query_heads and (derived or architecture.heads_divide_hidden):
+        raise ModelError(
+            f"{fields.source}: {fields.name('hidden_size')} {hidden} is not a multiple of"
+            f" {fields.name('num_attention_heads')} {query_heads}"
+        )
+    if derived:
+        return hidden // query_heads
+    return fields.integer("head_dim", default=architecture.head_dim_default, most=_HEAD_DIM_MAX)
+
+
+def _groups(windows: tuple[int | None, ...], kv_heads: int, head_dim: int) -> tuple[KvGroup, ...]:
+    distinct = sorted(set(windows), key=lambda window: (window is not None, window))
+    return tuple(
+        KvGroup(
+            layers=tuple(layer for layer, own in enumerate(windows) if own == window),
+            kv_heads=kv_heads,
+            head_dim_k=head_dim,
+            head_dim_v=head_dim,
+            window=None if window is None else Tokens(window),
+        )
+        for window in distinct
+    )
+
+
+def _dtype(fields: Fields) -> Dtype:
+    """The dtype of the weights; `torch_dtype` is what `dtype` used to be called."""
+    key = "dtype" if fields.is_set("dtype") else "torch_dtype"
+    if not fields.is_set(key):
+        return "float32"
+    name = fields.text(key)
+    if name not in get_args(Dtype):
+        raise fields.fail(key, f"one of {', '.join(get_args(Dtype))}")
+    return cast("Dtype", name)
