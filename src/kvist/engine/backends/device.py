@@ -1,0 +1,40 @@
+"""What differs between devices, in one place: names, dtypes, memory errors and synchronisation."""
+
+import torch
+
+from kvist.base.errors import ConfigError
+from kvist.geometry.groups import Dtype
+
+_DTYPES: dict[Dtype, torch.dtype] = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+}
+
+
+def open_device(name: str) -> torch.device:
+    """The device of this name.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    if name == "cpu":
+        return torch.device("cpu")
+    if name == "cuda" and torch.cuda.is_available():
+        return torch.device("cuda")
+    raise ConfigError(f"device {name!r} is not available here; use cpu" + ("" if name == "cuda" else " or cuda"))
+
+
+def torch_dtype(dtype: Dtype) -> torch.dtype:
+    """Torch's name for a dtype."""
+    return _DTYPES[dtype]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device says that memory is short; on a CPU torch has no class for that."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "allocate memory" in str(error)
+
+
+def set_threads(count: int) -> None:
+    """Uses this many CPU threads for one operation; has no effect on a GPU's work."""
+    torch.set_num_threads(count)

@@ -1,0 +1,64 @@
+"""The KV tensors of the first tier: one pair per KV group, addressed by block.
+
+Knows layout and bytes; does not know who holds which block. Layout of each tensor, chosen so that the tokens
+of one head lie together and a run of consecutive blocks can be read without copying:
+
+    keys[group]    [layers, kv_heads, blocks * block_tokens, head_dim_k]
+    values[group]  [layers, kv_heads, blocks * block_tokens, head_dim_v]
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from kvist.base.errors import CapacityError
+from kvist.base.ids import BlockId
+from kvist.base.units import Bytes, format_bytes
+from kvist.geometry.groups import KvGroup
+
+
+class KvStore:
+    """Owns the memory; everything is allocated and touched at the start, nothing later."""
+
+    def __init__(
+        self,
+        groups: Sequence[KvGroup],
+        blocks: Sequence[int],
+        *,
+        block_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """Allocates `blocks[i]` blocks for group i.
+
+        Raises:
+            CapacityError: the memory is not there.
+        """
+        self.groups = tuple(groups)
+        self.block_tokens = block_tokens
+        self.dtype = dtype
+        self.device = device
+        self.keys: list[torch.Tensor] = []
+        self.values: list[torch.Tensor] = []
+        for group, count in zip(groups, blocks, strict=True):
+            for tensors, head_dim in ((self.keys, group.head_dim_k), (self.values, group.head_dim_v)):
+                shape = (len(group.layers), group.kv_heads, count * block_tokens, head_dim)
+                tensors.append(self._allocate(shape))
+
+    @property
+    def nbytes(self) -> Bytes:
+        """Bytes of all tensors as they lie in memory."""
+        return Bytes(sum(tensor.untyped_storage().nbytes() for tensor in (*self.keys, *self.values)))
+
+    def read_block(self, group: int, block: BlockId) -> torch.Tensor:
+        """A copy of one block, [layers, kv_heads, block_tokens, head_dim_k + head_dim_v]."""
+        tokens = slice(block * self.block_tokens, (block + 1) * self.block_tokens)
+        return torch.cat((self.keys[group][:, :, tokens], self.values[group][:, :, tokens]), dim=-1)
+
+    def _allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
+        try:
+            # Filled, not merely reserved: memory that is not there must be missed now and not mid-request.
+            return torch.empty(shape, dtype=self.dtype, device=self.device).fill_(0)
+        except (RuntimeError, MemoryError) as error:
+            size = torch.tensor(shape).prod().item() * self.dtype.itemsize
+            raise CapacityError(f"cannot allocate {format_bytes(int(size))} of KV memory; lower --kv-memory") from error

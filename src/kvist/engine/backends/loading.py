@@ -1,0 +1,56 @@
+"""From a directory to a model whose attention is ours, refused when its layers are not what its geometry says."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from kvist.base.errors import CapacityError, ModelError
+from kvist.engine.backends import attention
+from kvist.engine.backends.device import is_out_of_memory
+from kvist.geometry.groups import ModelGeometry
+
+
+def load_model(
+    directory: Path, geometry: ModelGeometry, *, dtype: torch.dtype, device: torch.device
+) -> PreTrainedModel:
+    """Loads weights for inference; reaches no network and runs no code from the directory.
+
+    Raises:
+        ModelError: the files do not make a model, or not the one that `geometry` describes.
+        CapacityError: the memory is not there.
+    """
+    attention.register()
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=dtype,
+            attn_implementation=attention.IMPLEMENTATION,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+        torch.nn.Module.to(model, device)
+    except (RuntimeError, MemoryError, ValueError, OSError, KeyError) as error:
+        if is_out_of_memory(error):
+            raise CapacityError(f"the weights in {directory} do not fit into memory: {error}") from error
+        raise ModelError(f"cannot load the model in {directory}: {error}") from error
+    check_model(model, geometry)
+    return model
+
+
+def check_model(model: PreTrainedModel, geometry: ModelGeometry) -> None:
+    """Compares each attention module with the KV group its layer belongs to.
+
+    Raises:
+        ModelError: naming the layer and both values; serving it would attend to the wrong keys.
+    """
+    windows = {layer: group.window for group in geometry.groups for layer in group.layers}
+    modules = [module for module in model.modules() if hasattr(module, "layer_idx") and hasattr(module, "o_proj")]
+    found = {attention.layer_index(module): module for module in modules}
+    if sorted(found) != sorted(windows):
+        raise ModelError(f"the model has attention in layers {sorted(found)}, its configuration says {sorted(windows)}")
+    for layer, module in found.items():
+        window = getattr(module, "sliding_window", None)
+        if window != windows[layer]:
+            raise ModelError(f"layer {layer} attends to a window of {window}, its configuration says {windows[layer]}")
