@@ -5,7 +5,11 @@ import re
 import tokenize
 from collections.abc import Callable, Iterator
 
-SUPPRESSION = re.compile(r"#\s*(?:ruff:\s*)?(?:noqa|type:\s*ignore|fmt:|mypy:|pragma:)[^#]*")
+SUPPRESSION = re.compile(
+    r"#\s*(?:ruff:\s*)?(?:"
+    r"noqa(?::\s*[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)?"
+    r"|type:\s*ignore(?:\[[^\]]*\])?|fmt:\s*\w+|mypy:\s*[\w-]+|pragma:\s*no \w+)"
+)
 BLANKET = re.compile(r"#\s*(?:ruff:\s*)?(?:noqa(?!:)|type:\s*ignore(?!\[))")
 
 
@@ -42,7 +46,7 @@ def test_a_suppression_without_a_reason_is_seen() -> None:
         "x = f()  # noqa: S603",
         "x = f()  # noqa: S603, PLR0913",
         "x = f()  # type: ignore[misc]",
-        "# ruff: noqa: D",
+        "# ruff: noqa: D100",
         "x = f()  # pragma: no cover",
     ):
         assert len(unexplained("a.py", wrong)) == 1, wrong
@@ -60,6 +64,7 @@ def test_a_suppression_of_everything_is_seen_even_with_a_reason() -> None:
 def test_a_reason_is_found_beside_and_above() -> None:
     for fine in (
         "x = f()  # noqa: S603  # the path is ours",
+        "x = f()  # noqa: S603, PLR0913 - the path is ours",
         "x = f()  # type: ignore[misc]  # the misuse under test",
         "# the stubs lack this argument\nx = f()  # type: ignore[call-arg]",
         "x = '# noqa'",
