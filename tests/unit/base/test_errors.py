@@ -8,9 +8,7 @@ import pytest
 from kvist.base import errors
 from kvist.base.errors import ConfigError, KvistError, ModelError, RequestError
 
-ERRORS = [
-    value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, KvistError)
-]
+ERRORS = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, KvistError)]
 
 
 @pytest.mark.parametrize("error", ERRORS)
