@@ -59,11 +59,12 @@ def kv_budget_from_fraction(bytes_total_available: int, bytes_used: int, fractio
 def blocks_held_peak(group: KvGroup, tokens_total: int, *, step_tokens: int, block_tokens: int) -> int:
     """Most blocks of a group that one sequence holds at once.
 
-    Full attention keeps every token. A window is passed block by block: while a step computes `step_tokens`
-    tokens, the window before the first of them must be there too, and both ends may lie within a block.
+    Full attention keeps every token. A window group lets a block go when the window before its last full block
+    has passed it, because a later hit can end only there. The most is held when a step begins at the last token of
+    a block, which is then neither full nor passed, and the window before that block begins within one:
 
-        | passed, given back |  window  |  step  |
-                           [ block ][ block ][ block ]
+        |  passed, given back  |  window  |         |  step  |
+                         [ block ][ block ][ filling ][ block ]
 
     Args:
         group: the group.
@@ -74,7 +75,7 @@ def blocks_held_peak(group: KvGroup, tokens_total: int, *, step_tokens: int, blo
     whole = _blocks(tokens_total, block_tokens)
     if group.window is None:
         return whole
-    return min(whole, _blocks(group.window + step_tokens, block_tokens) + 1)
+    return min(whole, _blocks(group.window, block_tokens) + 1 + _blocks(step_tokens - 1, block_tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
