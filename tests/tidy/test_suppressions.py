@@ -20,6 +20,13 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+def comment_above(lines: list[str]) -> str:
+    """The comment that heads a paragraph of suppressions, given the lines before one of them."""
+    unsuppressed = (line.strip() for line in reversed(lines) if line.strip() and not SUPPRESSION.search(line))
+    nearest = next(unsuppressed, "")
+    return nearest if nearest.startswith("#") else ""
+
+
 def unexplained(name: str, text: str) -> list[str]:
     """Complains of suppressions that give no reason or silence everything."""
     lines = text.splitlines()
@@ -28,9 +35,8 @@ def unexplained(name: str, text: str) -> list[str]:
         match = SUPPRESSION.search(comment)
         if not match:
             continue
-        above = lines[line - 2].strip() if line > 1 else ""
-        reason = SUPPRESSION.sub("", comment)
-        if len(re.findall(r"\w+", reason)) < 2 and not above.startswith("#"):
+        reason = SUPPRESSION.sub("", comment) + comment_above(lines[: line - 1])
+        if not re.search(r"\w", reason):
             complaints.append(f"{name}:{line}: {comment!r} gives no reason")
         if BLANKET.search(comment):
             complaints.append(f"{name}:{line}: {comment!r} names no rule")
@@ -47,6 +53,7 @@ def test_a_suppression_without_a_reason_is_seen() -> None:
         "x = f()  # noqa: S603, PLR0913",
         "x = f()  # type: ignore[misc]",
         "# ruff: noqa: D100",
+        "# about y\ny = 1\nx = f()  # noqa: S603",
         "x = f()  # pragma: no cover",
     ):
         assert len(unexplained("a.py", wrong)) == 1, wrong
@@ -67,6 +74,7 @@ def test_a_reason_is_found_beside_and_above() -> None:
         "x = f()  # noqa: S603, PLR0913 - the path is ours",
         "x = f()  # type: ignore[misc]  # the misuse under test",
         "# the stubs lack this argument\nx = f()  # type: ignore[call-arg]",
+        "# late: they are slow\nimport a  # noqa: PLC0415\n\nimport b  # noqa: PLC0415",
         "x = '# noqa'",
     ):
         assert unexplained("a.py", fine) == [], fine

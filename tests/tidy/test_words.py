@@ -23,8 +23,8 @@ KINDS = {
 PARTS = {
     "page": "block",
     "pages": "block",
-    "slot": "block",
-    "slots": "block",
+    "slot": "block, or row for the place of one token",
+    "slots": "block, or row for the place of one token",
     "num": "the plural noun, as in blocks or tokens_max",
     "nb": "the plural noun, as in blocks or tokens_max",
     "tpot": "inter_token",

@@ -2,17 +2,8 @@
 
 from collections.abc import Callable
 
+from fakes.clock import HandClock
 from kvist.base.clock import Clock
-
-
-class HandClock:
-    """A clock that goes where its owner puts it."""
-
-    def __init__(self) -> None:
-        self.time_s = 0.0
-
-    def now_s(self) -> float:
-        return self.time_s
 
 
 def measure(clock: Clock, work: Callable[[], None]) -> float:
@@ -23,12 +14,9 @@ def measure(clock: Clock, work: Callable[[], None]) -> float:
 
 
 def test_whoever_owns_the_clock_owns_the_time() -> None:
-    clock = HandClock()
-
-    def work() -> None:
-        clock.time_s += 2.5
-
-    assert measure(clock, work) == 2.5
+    clock = HandClock(100.0)
+    assert measure(clock, lambda: clock.advance(2.5)) == 2.5
+    assert measure(clock, lambda: None) == 0
 
 
 def test_the_port_asks_one_question() -> None:

@@ -1,0 +1,56 @@
+"""What every clock promises: seconds since a fixed start, never going back, from any thread."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fakes.clock import HandClock
+from kvist.app.clock import SystemClock
+from kvist.base.clock import Clock
+
+Make = Callable[[], Clock]
+
+
+@pytest.fixture(params=[SystemClock, HandClock])
+def make(request: pytest.FixtureRequest) -> Make:
+    """Makes one clock of each implementation."""
+    return request.param
+
+
+class TestClock:
+    def test_it_never_goes_back(self, make: Make) -> None:
+        clock = make()
+        readings = [clock.now_s() for _ in range(10_000)]
+        assert readings == sorted(readings)
+
+    def test_it_is_read_in_seconds_as_a_float(self, make: Make) -> None:
+        assert type(make().now_s()) is float
+
+    def test_any_thread_may_ask(self, make: Make) -> None:
+        clock = make()
+
+        def read(_: int) -> list[float]:
+            return [clock.now_s() for _ in range(1_000)]
+
+        with ThreadPoolExecutor(max_workers=4) as threads:
+            for readings in threads.map(read, range(4)):
+                assert readings == sorted(readings)
+
+
+def test_the_real_clock_counts_real_seconds() -> None:
+    clock = SystemClock()
+    outer_s = time.perf_counter()
+    begun_s = clock.now_s()
+    sum(range(100_000))
+    took_s = clock.now_s() - begun_s
+    assert 0 < took_s <= time.perf_counter() - outer_s
+
+
+def test_a_clock_in_the_hand_moves_forward_only() -> None:
+    clock = HandClock()
+    clock.advance(2.5)
+    assert clock.now_s() == 2.5
+    with pytest.raises(AssertionError, match="does not go back"):
+        clock.advance(-1)
