@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvist.base import errors
+from kvist.server import errors as answers
 
 ROOT = Path(__file__).parents[2]
 GENERATOR = runpy.run_path(str(ROOT / "scripts" / "generate-reference"))
@@ -43,6 +44,21 @@ def test_a_module_without_a_drawing_gets_no_fence() -> None:
     assert "```" not in GENERATOR["errors_page"](types.ModuleType("kvist.none", "Nothing is drawn here."))
 
 
+def test_the_answers_of_the_api_are_listed_with_their_codes() -> None:
+    source = """
+raise ApiError("no", code="bad_value", param=name)
+raise ApiError("no", family=BUSY, code="full")
+raise ApiError("no", family=Family(status=1), code="odd_code")
+raise Other("no", code="not_ours")
+"""
+    text = GENERATOR["answers_section"](answers, [source])
+    assert "| 400 | `invalid_request_error` | `bad_value` |" in text
+    assert "| 429 | `rate_limit_error` | `full` |" in text
+    assert "(`Retry-After: 1`)" in text
+    assert "odd_code" not in text
+    assert "not_ours" not in text
+
+
 @pytest.fixture
 def command_page() -> Callable[[argparse.ArgumentParser], str]:
     """The generator of the page of commands."""
@@ -52,7 +68,7 @@ def command_page() -> Callable[[argparse.ArgumentParser], str]:
 def test_a_command_page_shows_every_command_with_its_arguments(command_page: Callable) -> None:
     parser = argparse.ArgumentParser(prog="tool", description="Does things.")
     parser.add_argument("--version", action="store_true", help="say which one of %(prog)s this is")
-    plant = parser.add_subparsers().add_parser("plant", description="Plants a | tree.")
+    plant = parser.add_subparsers().add_parser("plant", description="Plants a | tree.", epilog="trees:\n  oak")
     plant.add_argument("kind", help="what grows")
     plant.add_argument("--height-max", "-m", default=3, metavar="METRES", help="no taller | than this (%(default)s)")
     plant.add_argument("--soil", choices=["clay", "sand"], required=True, help="where")
@@ -64,5 +80,6 @@ def test_a_command_page_shows_every_command_with_its_arguments(command_page: Cal
     assert "| `kind` | `KIND` | required | what grows |" in text
     assert "| `--height-max`, `-m` | `METRES` | `3` | no taller \\| than this (3) |" in text
     assert "| `--soil` | `clay`, `sand` | required | where |" in text
+    assert "```text\ntrees:\n  oak\n```" in text
     assert "secret" not in text
     assert "--help`, " not in text
