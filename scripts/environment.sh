@@ -52,15 +52,15 @@ PROGRAM
 # install EXTRA: Kvist itself, editable, with the extra's packages; nothing to do when that was done already.
 # The extra "dev" includes "engine", so it leaves both stamps.
 install() {
-    local extra=$1 stamp=$venv/.kvist-$1 wanted progress=(--quiet)
+    local extra=$1 stamp=$venv/.kvist-$1 wanted progress=--quiet
     wanted=$(fingerprint)
     if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
         return
     fi
-    if [ -t 1 ]; then progress=(); fi
+    if [ -t 1 ]; then progress=--progress-bar=on; fi
     echo "Installing kvist[$extra] into $venv (a few hundred megabytes the first time)"
     rm -f -- "$venv"/.kvist-*
-    "$python" -m pip install "${progress[@]}" --no-input --editable "$root[$extra]" ||
+    "$python" -m pip install "$progress" --no-input --editable "$root[$extra]" ||
         fail "could not install kvist[$extra]; what pip said is above" 4
     echo "$wanted" >"$stamp"
     if [ "$extra" = dev ]; then cp -- "$stamp" "$venv/.kvist-engine"; fi
