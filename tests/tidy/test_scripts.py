@@ -1,0 +1,87 @@
+"""The scripts that set everything up parse, refuse what they do not know, and say what they lack."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BASH_SCRIPTS = ["scripts/check", "scripts/serve", "scripts/environment.sh", ".ci/run"]
+
+
+def bash(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs bash with nothing on its input."""
+    return subprocess.run(
+        ["bash", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | environment,
+    )
+
+
+def sourced(root: Path, commands: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs commands as one of the scripts would, after the shared part."""
+    shared = root / "scripts" / "environment.sh"
+    return bash("-c", f'set -euo pipefail; . "{shared}"; {commands}', **environment)
+
+
+@pytest.mark.parametrize("name", BASH_SCRIPTS)
+def test_a_script_parses_and_can_be_run(root: Path, name: str) -> None:
+    assert bash("-n", str(root / name)).returncode == 0
+    assert os.access(root / name, os.X_OK) == (not name.endswith(".sh"))
+
+
+def test_ci_runs_the_gate_and_nothing_else(root: Path) -> None:
+    lines = (root / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert len(lines) == 2
+    assert lines[1].endswith('/scripts/check"')
+
+
+@pytest.mark.parametrize("arguments", [["--no-such"], ["--fast", "more"], ["-q"]])
+def test_the_gate_refuses_arguments_that_it_does_not_know(root: Path, arguments: list[str]) -> None:
+    answer = bash(str(root / "scripts" / "check"), *arguments)
+    assert answer.returncode == 2
+    assert "kvist: " in answer.stderr
+    assert "==" not in answer.stdout
+
+
+def test_the_gate_explains_itself_and_whose_terms_a_run_accepts(root: Path) -> None:
+    answer = bash(str(root / "scripts" / "check"), "--help")
+    assert answer.returncode == 0
+    assert "--fast" in answer.stdout
+    assert "accepts the Gemma Terms of Use" in answer.stdout
+
+
+def test_the_interpreter_that_was_asked_for_goes_first(root: Path) -> None:
+    assert sourced(root, "find_python", PYTHON=sys.executable).stdout.strip() == sys.executable
+
+
+def test_without_a_new_enough_interpreter_the_remedy_is_named(root: Path, tmp_path: Path) -> None:
+    answer = sourced(root, f'PATH="{tmp_path}"; find_python', PYTHON=str(tmp_path / "python3.6"))
+    assert answer.returncode == 3
+    assert "needs Python 3.11 or newer" in answer.stderr
+    assert "PYTHON=" in answer.stderr
+
+
+def test_an_environment_that_was_made_elsewhere_is_not_sound(root: Path, tmp_path: Path) -> None:
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    (binaries / "python").symlink_to(sys.executable)
+    state = f'venv="{tmp_path}"; python="{binaries}/python"; venv_is_sound && echo sound || echo unsound'
+    (binaries / "activate").write_text('VIRTUAL_ENV="elsewhere"\n', encoding="utf-8")
+    assert sourced(root, state).stdout.strip() == "unsound"
+    (binaries / "activate").write_text(f'VIRTUAL_ENV="{tmp_path}"\n', encoding="utf-8")
+    assert sourced(root, state).stdout.strip() == "sound"
+
+
+def test_an_installation_is_repeated_only_when_pyproject_changed(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\n", encoding="utf-8")
+    given = f'root="{tmp_path}"; python="{sys.executable}"; fingerprint'
+    first = sourced(root, given).stdout
+    assert sourced(root, given).stdout == first != ""
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n", encoding="utf-8")
+    assert sourced(root, given).stdout != first
