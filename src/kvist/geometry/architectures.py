@@ -66,6 +66,7 @@ SUPPORTED = (
         model_type="mistral",
         window_rule=windows.everywhere(4096),
         kv_heads_default=8,
+        kv_heads_nullable=False,
         head_dim_nullable=True,
     ),
     Architecture(

@@ -133,7 +133,8 @@ def _translate(reader: _Reader) -> tuple[dict[str, object], dict[str, str]]:
     for ours, theirs in _PER_LAYER_KEYS.items():
         if reader.has(theirs):
             config[ours] = _same_in_all_layers(reader, theirs)
-    config |= _vocabulary(reader) | _heads(reader, config) | _rope(reader) | _windows(reader)
+    sizes = Fields(values=config, source=_SOURCE, names=names)
+    config |= _vocabulary(reader) | _heads(reader, config) | _rope(reader, sizes) | _windows(reader)
     if reader.get("expert_count"):
         raise reader.fail("expert_count", "absent or 0: mixtures of experts are not supported")
     return config, names
@@ -202,7 +203,7 @@ def _pattern(reader: _Reader) -> dict[str, object]:
     return {"sliding_window_pattern": pattern}
 
 
-def _rope(reader: _Reader) -> dict[str, object]:
+def _rope(reader: _Reader, sizes: Fields) -> dict[str, object]:
     found: dict[str, object] = {}
     if reader.has("rope.freq_base"):
         found["rope_theta"] = reader.get("rope.freq_base")
@@ -213,20 +214,15 @@ def _rope(reader: _Reader) -> dict[str, object]:
             raise reader.fail("rope.freq_base_swa", f"absent: {reader.architecture} rotates all layers alike")
         found["rope_local_base_freq"] = reader.get("rope.freq_base_swa")
     if reader.architecture == "phi3":
-        found |= _partial_rotation(reader)
+        found |= _partial_rotation(reader, sizes)
     return found | _scaling(reader)
 
 
-def _partial_rotation(reader: _Reader) -> dict[str, object]:
+def _partial_rotation(reader: _Reader, sizes: Fields) -> dict[str, object]:
     """The rotated part of each head as a fraction, which the file gives as a count."""
-    rotated, hidden, heads = (
-        reader.get(key) for key in ("rope.dimension_count", "embedding_length", "attention.head_count")
-    )
-    if not (isinstance(hidden, int) and isinstance(heads, int) and hidden > 0 and heads > 0):
-        return {}  # refused with a better message by whoever reads these two
-    head_dim = hidden // heads
-    if not isinstance(rotated, int) or not 0 < rotated <= max(head_dim, 1):
-        raise reader.fail("rope.dimension_count", f"an integer from 1 to the head size, which is {head_dim}")
+    sizes.require(["hidden_size", "num_attention_heads"], reader.architecture)
+    head_dim = max(1, sizes.integer("hidden_size") // sizes.integer("num_attention_heads"))
+    rotated = Fields(values=reader.values, source=_SOURCE).integer(reader.key("rope.dimension_count"), most=head_dim)
     # The model takes the integer part of fraction x head size; half a number more keeps rounding off the edge.
     return {"partial_rotary_factor": 1.0 if rotated == head_dim else (rotated + 0.5) / head_dim}
 
