@@ -34,8 +34,8 @@ def geometry_from_config(config: Mapping[str, object]) -> ModelGeometry:
 
     Returns:
         The geometry. A layer whose window is no shorter than the longest sequence counts as full attention: no
-        query could tell the difference. Layers with the same heads and window form a group, the full-attention
-        group first; a model that slides everywhere has no full group.
+        query could tell the difference. Layers with the same heads and window form a group, those that see
+        furthest first; a model that slides everywhere has no full group.
 
     Raises:
         ModelError: the architecture is not supported, or a field is missing, of the wrong type, out of range
@@ -115,7 +115,7 @@ def _head_dim(fields: Fields, architecture: Architecture, query_heads: int) -> i
 
 
 def _groups(windows: tuple[int | None, ...], kv_heads: int, head_dim: int) -> tuple[KvGroup, ...]:
-    distinct = sorted(set(windows), key=lambda window: (window is not None, window))
+    distinct = sorted(set(windows), key=lambda window: (window is not None, -(window or 0)))
     return tuple(
         KvGroup(
             layers=tuple(layer for layer, own in enumerate(windows) if own == window),

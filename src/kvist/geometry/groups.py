@@ -49,7 +49,8 @@ class ModelGeometry:
         hidden_size: width of the residual stream.
         vocab_size: number of token ids the model can emit.
         positions_max: longest sequence whose KV depends on nothing but the tokens before it.
-        groups: KV groups, the full-attention group first; together they cover every layer once.
+        groups: KV groups, those that see furthest first: full attention, then windows from long to short;
+            together they cover every layer once.
         rope: rope parameters as sorted (name, value) pairs: part of the identity of every block.
         dtype: dtype in which the weights are stored.
     """

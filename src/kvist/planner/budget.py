@@ -179,7 +179,7 @@ def plan_kv(geometry: ModelGeometry, kv_bytes: int, limits: KvLimits) -> KvPlan:
 def _divide(groups: tuple[KvGroup, ...], budget: int, limits: KvLimits) -> tuple[int, ...]:
     """Blocks of each group, along one path on which no group ever shrinks as the budget grows.
 
-    The first group (full attention, where there is any) leads; what the window groups get follows from it:
+    The first group sees furthest and leads (full attention, where there is any); the others follow from it:
 
         1. lean: just enough for one request, until that is one of the longest length allowed;
         2. the lead waits while the window groups grow from lean to generous;
