@@ -1,6 +1,7 @@
 """Bytes and tokens as types, and the one way to read and write them."""
 
 import re
+from decimal import Decimal
 from typing import NewType
 
 from kvist.base.errors import ConfigError
@@ -24,9 +25,10 @@ def parse_bytes(text: str) -> Bytes:
     """
     match = _SIZE.fullmatch(text.strip())
     factor = _FACTORS.get(match.group(2).upper()) if match else None
-    size = int(float(match.group(1)) * factor) if match and factor else 0
+    size = int(Decimal(match.group(1)) * factor) if match and factor else 0
     if size <= 0:
-        raise ConfigError(f"{text!r} is not a size; write a positive number with a unit, such as 512MiB or 2GiB")
+        shown = repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
+        raise ConfigError(f"{shown} is not a size; write a positive number with a unit, such as 512MiB or 2GiB")
     return Bytes(size)
 
 
@@ -38,7 +40,8 @@ def format_bytes(size: int) -> str:
     """
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        shown = f"{value:.0f}" if unit == "B" else f"{value:.1f}"
+        if abs(float(shown)) < 1024:
+            return f"{shown} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kvist.base.units import Bytes, Tokens
+from kvist.base.units import Bytes
 from kvist.blocks.window import Retention
 from kvist.geometry.groups import KvGroup
 
@@ -18,10 +18,6 @@ class EngineSettings:
         block_tokens: tokens per block.
         step_tokens: most tokens computed in one step, decodes included; at least sequences_max.
         sequences_max: sequences running at once.
-        waiting_max: sequences waiting at once; more are refused as busy.
-        model_tokens_max: prompt plus output of one sequence.
-        prompt_tokens_max: prompt of one sequence.
-        output_tokens_max: output of one sequence.
         overcommit: at least 1; outputs are expected to take 1/overcommit of their bounds.
         retention: which passed window blocks stay cached.
     """
@@ -32,9 +28,5 @@ class EngineSettings:
     block_tokens: int = 16
     step_tokens: int = 2048
     sequences_max: int = 64
-    waiting_max: int = 1024
-    model_tokens_max: Tokens
-    prompt_tokens_max: Tokens
-    output_tokens_max: Tokens
     overcommit: float = 1.0
     retention: Retention = Retention()

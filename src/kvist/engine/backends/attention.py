@@ -52,10 +52,14 @@ class PagedStep:
         self._masks = masks
         self._places = places
         groups = range(len(store.groups))
-        self._slots = [
-            torch.cat([self._slots_of(chunk, group) for chunk in batch]).to(store.device) for group in groups
+        self._targets = [
+            torch.cat([self._targets_of(chunk, group) for chunk in batch]).to(store.device) for group in groups
         ]
         self._spans = [self._spans_of(batch, group) for group in groups]
+
+    def window(self, index: int) -> int | None:
+        """How many positions a query of this layer looks back; None means all."""
+        return self._store.groups[self._places[index][0]].window
 
     def layer(
         self, index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: AttentionRule
@@ -74,8 +78,8 @@ class PagedStep:
         """
         group, place = self._places[index]
         keys, values = self._store.keys[group][place], self._store.values[group][place]
-        keys.index_copy_(1, self._slots[group], key[0])
-        values.index_copy_(1, self._slots[group], value[0])
+        keys.index_copy_(1, self._targets[group], key[0])
+        values.index_copy_(1, self._targets[group], value[0])
         queries = query[0].reshape(keys.shape[0], -1, *query.shape[2:])
         parts = [
             attend(queries[:, :, span.rows], self._read(keys, span), self._read(values, span), rule, self._masks)
@@ -92,7 +96,7 @@ class PagedStep:
         gathered = tensor.view(kv_heads, -1, size * head_dim).index_select(1, span.blocks)
         return gathered.view(kv_heads, -1, head_dim)[:, : span.columns]
 
-    def _slots_of(self, chunk: Chunk, group: int) -> torch.Tensor:
+    def _targets_of(self, chunk: Chunk, group: int) -> torch.Tensor:
         """Where in the pool each token of the chunk lies: [tokens]."""
         run, size = chunk.runs[group], self._store.block_tokens
         offsets = torch.arange(len(chunk.tokens)) + (chunk.start - run.first * size)
@@ -133,8 +137,9 @@ def _attention(  # noqa: PLR0913  the signature is transformers'
     **_: object,
 ) -> tuple[torch.Tensor, None]:
     """What a transformers attention module calls; the step arrives as a keyword of the model's call."""
-    rule = AttentionRule(window=getattr(module, "sliding_window", None), scaling=scaling, softcap=softcap)
-    return kvist.layer(layer_index(module), query, key, value, rule), None
+    layer = layer_index(module)
+    rule = AttentionRule(window=kvist.window(layer), scaling=scaling, softcap=softcap)
+    return kvist.layer(layer, query, key, value, rule), None
 
 
 def layer_index(module: torch.nn.Module) -> int:

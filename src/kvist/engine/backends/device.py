@@ -1,8 +1,9 @@
-"""What differs between devices, in one place: names, dtypes, memory errors and synchronisation."""
+"""What differs between devices, in one place: names, dtypes, memory and threads."""
 
 import torch
 
 from kvist.base.errors import ConfigError
+from kvist.base.units import Bytes
 from kvist.geometry.groups import Dtype
 
 _DTYPES: dict[Dtype, torch.dtype] = {
@@ -38,3 +39,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 def set_threads(count: int) -> None:
     """Uses this many CPU threads for one operation; has no effect on a GPU's work."""
     torch.set_num_threads(count)
+
+
+def bytes_free_on(device: torch.device) -> Bytes | None:
+    """Bytes free in a device's own memory; None for a CPU, whose memory is the system's."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return Bytes(free)

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from kvist.base.errors import CapacityError, ModelError
+from kvist.base.units import Bytes
 from kvist.engine.backends import attention
 from kvist.engine.backends.device import is_out_of_memory
 from kvist.geometry.groups import ModelGeometry
@@ -21,6 +23,7 @@ def load_model(
         CapacityError: the memory is not there.
     """
     attention.register()
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # the caller shows progress in its own way
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             directory,
@@ -46,11 +49,19 @@ def check_model(model: PreTrainedModel, geometry: ModelGeometry) -> None:
         ModelError: naming the layer and both values; serving it would attend to the wrong keys.
     """
     windows = {layer: group.window for group in geometry.groups for layer in group.layers}
+    positions = geometry.positions_max
     modules = [module for module in model.modules() if hasattr(module, "layer_idx") and hasattr(module, "o_proj")]
     found = {attention.layer_index(module): module for module in modules}
     if sorted(found) != sorted(windows):
         raise ModelError(f"the model has attention in layers {sorted(found)}, its configuration says {sorted(windows)}")
     for layer, module in found.items():
         window = getattr(module, "sliding_window", None)
-        if window != windows[layer]:
+        # A window that no sequence outgrows is full attention.
+        if (window if window and window < positions else None) != windows[layer]:
             raise ModelError(f"layer {layer} attends to a window of {window}, its configuration says {windows[layer]}")
+
+
+def weights_bytes(model: PreTrainedModel) -> Bytes:
+    """Bytes of all parameters, shared ones counted once."""
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in model.parameters()}
+    return Bytes(sum(storages.values()))

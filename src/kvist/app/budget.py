@@ -1,0 +1,96 @@
+"""Where one engine's memory goes, and the bounds that follow for requests.
+
+Takes measurements as numbers; the arithmetic is the planner's.
+"""
+
+from dataclasses import dataclass
+
+from kvist.app.config import ServeConfig
+from kvist.base.errors import CapacityError, ConfigError
+from kvist.base.units import Bytes, Tokens, format_bytes
+from kvist.engine.messages import EngineLimits
+from kvist.geometry.groups import ModelGeometry
+from kvist.planner.budget import KvLimits, KvPlan, kv_budget_from_fraction
+
+_KV_BYTES_ON_CPU = Bytes(2 * 2**30)
+"""The pool of a machine that people also work on, when nothing is said; a GPU is there for the engine alone."""
+
+_KV_FRACTION_ON_GPU = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Where the memory goes, as measured at start.
+
+    Attributes:
+        weights: bytes of all parameters.
+        workspace: most bytes that one full step took beyond weights and KV.
+        kv: bytes of the KV tensors as they lie in memory.
+        plan: how the KV pool is divided and what fits into it.
+        limits: the bounds that requests are held to.
+        kv_bytes_per_token: of one token in all layers.
+        block_tokens: tokens per block.
+    """
+
+    weights: Bytes
+    workspace: Bytes
+    kv: Bytes
+    plan: KvPlan
+    limits: EngineLimits
+    kv_bytes_per_token: Bytes
+    block_tokens: int
+
+
+def kv_limits(geometry: ModelGeometry, config: ServeConfig) -> KvLimits:
+    """What the KV pool is meant to serve.
+
+    Raises:
+        ConfigError: longer sequences were asked for than the model has positions for.
+    """
+    longest = config.model_tokens_max or geometry.positions_max
+    if longest > geometry.positions_max:
+        raise ConfigError(f"--model-tokens-max {longest} exceeds the model's {geometry.positions_max} positions")
+    return KvLimits(
+        dtype=config.dtype,
+        block_tokens=config.block_tokens,
+        step_tokens=config.step_tokens,
+        sequences_max=config.sequences_max,
+        model_tokens_max=Tokens(longest),
+        window_checkpoint_tokens=Tokens(config.window_checkpoint_tokens),
+    )
+
+
+def kv_bytes(config: ServeConfig, free: Bytes, workspace: Bytes) -> Bytes:
+    """Size of the KV pool.
+
+    Args:
+        config: what was asked for.
+        free: bytes that may still be taken now that the weights are loaded.
+        workspace: bytes of them that a step needs.
+
+    Raises:
+        CapacityError: more was asked for than there is.
+    """
+    if config.kv_memory is None and (config.kv_memory_fraction is not None or config.device == "cuda"):
+        return kv_budget_from_fraction(free, workspace, config.kv_memory_fraction or _KV_FRACTION_ON_GPU)
+    wanted = Bytes(config.kv_memory or _KV_BYTES_ON_CPU)
+    if wanted > free - workspace:
+        raise CapacityError(
+            f"{format_bytes(wanted)} of KV memory do not fit: {format_bytes(free)} are free and a step takes"
+            f" {format_bytes(workspace)} of them; give a smaller --kv-memory, or --kv-memory-fraction 0.8"
+        )
+    return wanted
+
+
+def engine_limits(geometry: ModelGeometry, config: ServeConfig, plan: KvPlan) -> EngineLimits:
+    """The bounds that requests are held to; those left open are as wide as the model allows."""
+    longest = config.model_tokens_max or geometry.positions_max
+    return EngineLimits(
+        model_tokens_max=Tokens(longest),
+        prompt_tokens_max=Tokens(config.prompt_tokens_max or longest - 1),
+        output_tokens_max=Tokens(config.output_tokens_max or longest - 1),
+        longest_request_tokens=plan.longest_request_tokens,
+        sequences_max=config.sequences_max,
+        waiting_max=config.waiting_max,
+        vocab_size=geometry.vocab_size,
+    )

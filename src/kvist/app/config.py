@@ -1,0 +1,78 @@
+"""What `kvist serve` was told, checked field by field before anything is built."""
+
+from typing import Annotated, Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kvist.base.errors import ConfigError
+from kvist.base.units import parse_bytes
+
+_MANY = 2**31 - 1
+_Count = Annotated[int, Field(ge=1, le=_MANY)]
+
+
+class ServeConfig(BaseModel):
+    """Settings of one server; a field left at None takes what the model or the memory allows.
+
+    Attributes:
+        model: a fetched model's name, a Hugging Face directory, or a GGUF file.
+        host, port: where to listen.
+        served_model_name: what requests call the model.
+        dtype: of weights, activations and KV.
+        device: where the model runs.
+        threads: CPU threads for one operation.
+        kv_memory: bytes of the KV pool.
+        kv_memory_fraction: or this part of what is free once weights and workspace are measured.
+        block_tokens: tokens per block.
+        step_tokens: most tokens computed in one step.
+        sequences_max, waiting_max: sequences running and waiting at once.
+        model_tokens_max, prompt_tokens_max, output_tokens_max: bounds on one sequence.
+        overcommit: outputs are expected to take 1/overcommit of their bounds.
+        window_checkpoint_tokens: sliding-window KV is kept before every so many tokens.
+        drain_seconds: how long running requests may go on after SIGTERM.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+
+    model: str = Field(default="smollm2", min_length=1, max_length=4096)
+    host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
+    port: int = Field(default=8000, ge=0, le=65535)
+    served_model_name: str | None = Field(default=None, min_length=1, max_length=255)
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: _Count | None = Field(default=None, le=1024)
+    kv_memory: Annotated[int, Field(ge=1)] | None = None
+    kv_memory_fraction: float | None = Field(default=None, gt=0, le=1)
+    block_tokens: int = Field(default=16, ge=1, le=1024)
+    step_tokens: _Count = 1024
+    sequences_max: int = Field(default=64, ge=1, le=65536)
+    waiting_max: int = Field(default=1024, ge=1, le=2**20)
+    model_tokens_max: Annotated[int, Field(ge=2, le=_MANY)] | None = None
+    prompt_tokens_max: _Count | None = None
+    output_tokens_max: _Count | None = None
+    overcommit: float = Field(default=1.0, ge=1, le=1000)
+    window_checkpoint_tokens: _Count = 4096
+    drain_seconds: float = Field(default=30.0, ge=0, le=86400)
+
+
+def read_config(fields: dict[str, object]) -> ServeConfig:
+    """Checks settings given by name, sizes still as text.
+
+    Raises:
+        ConfigError: naming the flag and the value, and what is wrong with it.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    if "kv_memory" in given and "kv_memory_fraction" in given:
+        raise ConfigError("--kv-memory and --kv-memory-fraction both say how large the KV pool is; give one of them")
+    if isinstance(size := given.get("kv_memory"), str):
+        given["kv_memory"] = parse_bytes(size)
+    try:
+        return ServeConfig.model_validate(given)
+    except ValidationError as error:
+        _refuse(error)
+
+
+def _refuse(error: ValidationError) -> NoReturn:
+    first = error.errors()[0]
+    flag = "--" + str(first["loc"][0]).replace("_", "-")
+    raise ConfigError(f"{flag} {first['input']!r}: {first['msg']}") from error

@@ -1,0 +1,89 @@
+"""What memory this process takes and may still take, as the system tells it.
+
+Reads /proc and the control group's files; decides nothing (`kvist.planner.budget` does).
+"""
+
+import resource
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from kvist.base.units import Bytes
+from kvist.planner.budget import free_memory
+
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"  # what proc(5) wants written to start the resident peak anew
+_CGROUPS = Path("/sys/fs/cgroup")
+_UNLIMITED = 2**60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMemory:
+    """One control group's limit and use in bytes; page cache that can be dropped is not counted as used."""
+
+    limit: int
+    used: int
+
+
+def bytes_free(cgroups: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> Bytes:
+    """Bytes that this process may still take: the smallest that the system and its control groups leave it."""
+    available = psutil.virtual_memory().available
+    left = [free_memory(available, group.limit, group.used) for group in _limits(cgroups, membership)]
+    return min(left, default=Bytes(available))
+
+
+def bytes_resident() -> Bytes:
+    """Bytes that this process has in memory now."""
+    return Bytes(psutil.Process().memory_info().rss)
+
+
+def start_peak() -> None:
+    """Starts the resident peak anew, where the system can; elsewhere the peak is the process's whole life's."""
+    if _CLEAR_REFS.exists():
+        _CLEAR_REFS.write_text(_RESET_PEAK)
+
+
+def bytes_peak() -> Bytes:
+    """The most bytes this process has had in memory since `start_peak`."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return Bytes(int(line.split()[1]) * 1024)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return Bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+
+
+def _limits(cgroups: Path, membership: Path) -> Iterator[GroupMemory]:
+    """The limits that hold for this process: of its own control group and of all above it."""
+    if not membership.exists():
+        return
+    for line in membership.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, names = cgroups, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = cgroups / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        own = root / path.lstrip("/")
+        for directory in (own, *own.parents):
+            if directory.is_relative_to(root) and (found := _read(directory, names)) is not None:
+                yield found
+
+
+def _read(directory: Path, names: tuple[str, str, str]) -> GroupMemory | None:
+    """The limit of one control group; None when it has none, or none that can be read."""
+    limit_file, used_file, droppable = names
+    try:
+        limit = int((directory / limit_file).read_text())
+        used = int((directory / used_file).read_text())
+        rows = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+        # "max", an absent file and a file we may not read all mean that nothing is known to bound us here.
+    except (OSError, ValueError):
+        return None
+    return GroupMemory(limit=limit, used=max(0, used - int(rows.get(droppable, 0)))) if limit < _UNLIMITED else None

@@ -1,0 +1,51 @@
+"""`kvist serve`, without its looks: finds the model, starts the engine, serves it, stops it."""
+
+import time
+from collections.abc import Callable
+
+from kvist.app.budget import Budget
+from kvist.app.clock import SystemClock
+from kvist.app.config import ServeConfig
+from kvist.app.engine import start_engine
+from kvist.app.locate import locate
+from kvist.app.progress import Progress, Report
+from kvist.engine.backends.tokenizer import load_tokenizer
+from kvist.server.app import create_app
+from kvist.server.listen import Binding, serve
+from kvist.server.settings import ModelCard, ServerSettings
+
+OnReady = Callable[[str, Budget], None]
+
+
+def run_server(config: ServeConfig, report: Report, on_ready: OnReady) -> None:
+    """Serves until SIGTERM or SIGINT, drains, and returns.
+
+    Args:
+        config: checked settings.
+        report: takes how far the start has come.
+        on_ready: called once with the server's URL and the memory budget when requests are taken, on the event
+            loop's thread; must return at once.
+
+    Raises:
+        ConfigError: the model, the settings or the address cannot be used.
+        CapacityError: the memory is not there.
+    """
+    report(Progress(stage="Checking model files"))
+    files = locate(config.model, progress=report)
+    tokenizer = load_tokenizer(files.directory)
+    started = start_engine(files, config, report)
+    card = ModelCard(
+        id=config.served_model_name or files.served_name,
+        root=str(files.directory),
+        created_s=int(time.time()),  # noqa: TID251  the API wants the calendar's time, which no clock port tells
+    )
+    app = create_app(started.engine, tokenizer, ServerSettings(model=card), SystemClock())
+
+    def listening(host: str, port: int) -> None:
+        shown = f"[{host}]" if ":" in host else host
+        on_ready(f"http://{shown}:{port}", started.budget)
+
+    try:
+        serve(app, Binding(host=config.host, port=config.port, drain_s=config.drain_seconds), listening)
+    finally:
+        started.engine.stop()

@@ -1,0 +1,66 @@
+"""`kvist serve`: the flags. What the command does is in `serve_run`, imported when it runs."""
+
+import argparse
+
+_FLAGS: tuple[tuple[str, str, str], ...] = (
+    ("--model", "NAME|DIR|FILE.gguf", "a fetched model's name, a Hugging Face directory, or a GGUF file (smollm2)"),
+    ("--host", "HOST", "name or address to listen on (127.0.0.1)"),
+    ("--port", "PORT", "port to listen on; 0 lets the system choose (8000)"),
+    ("--served-model-name", "NAME", "what requests call the model (the model's own name)"),
+    ("--dtype", "DTYPE", "bfloat16 or float32, of weights, activations and KV (bfloat16)"),
+    ("--device", "DEVICE", "cpu or cuda (cpu)"),
+    ("--threads", "N", "CPU threads for one operation (what torch chooses)"),
+    ("--kv-memory", "SIZE", "size of the KV pool, such as 2GiB (2GiB on a CPU)"),
+    (
+        "--kv-memory-fraction",
+        "F",
+        "or this part of what weights and workspace leave free (0.8 on a GPU)",
+    ),
+    ("--block-tokens", "N", "tokens per KV block (16)"),
+    ("--step-tokens", "N", "most tokens computed in one step: the size of a prefill chunk (1024)"),
+    ("--sequences-max", "N", "sequences running at once (64)"),
+    ("--waiting-max", "N", "sequences waiting at once; more are answered with 429 (1024)"),
+    ("--model-tokens-max", "N", "longest prompt plus output (the model's positions)"),
+    ("--prompt-tokens-max", "N", "longest prompt (one less than --model-tokens-max)"),
+    ("--output-tokens-max", "N", "longest output (one less than --model-tokens-max)"),
+    ("--overcommit", "F", "expect outputs to take 1/F of their bounds; above 1, requests may be preempted (1)"),
+    ("--window-checkpoint-tokens", "N", "sliding-window KV is kept before every so many tokens (4096)"),
+    ("--drain-seconds", "S", "how long running requests may go on after SIGTERM (30)"),
+)
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command and its options; loads nothing heavy."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve a model with an OpenAI-compatible API",
+        description="Serves one model with an OpenAI-compatible API. Downloads nothing: see kvist fetch.",
+    )
+    for flag, metavar, text in _FLAGS:
+        parser.add_argument(flag, metavar=metavar, help=text.replace("%", "%%"))
+    parser.add_argument("--demo", action="store_true", help="when ready, show what reuse saves")
+    parser.set_defaults(run=run)
+
+
+def settings(args: argparse.Namespace) -> dict[str, object]:
+    """What the flags say, by the names of `kvist.app.config.ServeConfig`; None where a flag was not given."""
+    names = [flag.removeprefix("--").replace("-", "_") for flag, _, _ in _FLAGS]
+    return {name: getattr(args, name) for name in names}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit status.
+
+    Raises:
+        KvistError: it cannot be served; the message says why and what to do.
+    """
+    # Late: the parser is built for every command and for --help, which must answer at once.
+    from kvist.app.config import read_config  # noqa: PLC0415
+    from kvist.app.conversion import require_engine  # noqa: PLC0415
+
+    config = read_config(settings(args))
+    require_engine()
+    # Later still: it cannot even be imported without the engine's packages.
+    from kvist.cli.serve_run import serve  # noqa: PLC0415
+
+    return serve(config, demo=args.demo)
