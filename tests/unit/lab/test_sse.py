@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,11 +54,11 @@ def streams(draw: st.DrawFn) -> bytes:
 
 def chunked(stream: bytes, cuts: list[int]) -> list[bytes]:
     places = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
-    return [stream[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    return [stream[begin:end] for begin, end in pairwise(places)]
 
 
-def parse(chunks: list[bytes]) -> list[SseEvent]:
-    parser = SseParser()
+def parse(chunks: list[bytes], **bounds: int) -> list[SseEvent]:
+    parser = SseParser(**bounds)
     return [event for chunk in chunks for event in parser.feed(chunk)]
 
 
@@ -95,10 +97,9 @@ def test_broken_utf8_does_not_end_the_stream() -> None:
 @pytest.mark.parametrize("stream", [b"data: " + b"x" * 100, b"data: xxxxxxxxx\n" * 20, b"data\n" * 101])
 def test_an_event_beyond_the_bound_is_an_error_whole_or_in_pieces(stream: bytes) -> None:
     for size in (1, 7, len(stream)):
-        parser = SseParser(event_bytes_max=100)
+        chunks = [stream[place : place + size] for place in range(0, len(stream), size)]
         with pytest.raises(CallError, match="longer than 100 bytes") as caught:
-            for place in range(0, len(stream), size):
-                parser.feed(stream[place : place + size])
+            parse(chunks, event_bytes_max=100)
         assert caught.value.kind == "oversized"
 
 
