@@ -46,7 +46,7 @@ class BlockPool:
         self._kept = [False] * blocks
         self._free = deque(BlockId(block) for block in range(blocks))
         self._index: dict[BlockKey, BlockId] = {}
-        self._policy = policy or LeastRecentlyUsed()
+        self._policy = LeastRecentlyUsed() if policy is None else policy
         self._count = dict.fromkeys(State, 0) | {State.FREE: blocks}
         self._sealed = 0
         self._evicted = 0
@@ -96,6 +96,7 @@ class BlockPool:
         one key, one copy. `keep` False lets the block go as soon as nobody holds it.
         """
         self._must_hold(block, owner)
+        next_state(self._states[block], Move.SEAL)  # others may read what is sealed already: nobody trades it in
         first = self._index.get(key)
         if first is not None:
             self.hold(first, owner)
