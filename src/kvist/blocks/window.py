@@ -23,7 +23,9 @@ class Retention:
     Attributes:
         checkpoint_tokens: a long sequence has a checkpoint every so many tokens.
         slack_tokens: prompts often part a little before their end (another question about one document), so
-            each block boundary within this many tokens before a prompt's end is a checkpoint.
+            each block boundary from this many tokens before a prompt's end on is a checkpoint.
+
+    Hits end where blocks do, so a checkpoint within a block is the boundary before it.
     """
 
     checkpoint_tokens: Tokens = Tokens(4096)
@@ -33,11 +35,12 @@ class Retention:
         """Whether the block of tokens [start, end) belongs to a window before some checkpoint."""
         if window is None:
             return True
-        regular = (start // self.checkpoint_tokens + 1) * self.checkpoint_tokens
+        size = end - start
+        regular = -(-end // self.checkpoint_tokens) * self.checkpoint_tokens
         earliest_end = marks.prompt_tokens - self.slack_tokens
         return (
-            end > regular - window
-            or (start < marks.prompt_tokens and end > earliest_end - window)
+            end > regular - regular % size - window
+            or (end <= marks.prompt_tokens and end > earliest_end - earliest_end % size - window)
             or any(start < branch and end > branch - window for branch in marks.branches)
         )
 
