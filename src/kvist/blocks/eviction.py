@@ -18,7 +18,7 @@ class EvictionPolicy(Protocol):
     """
 
     def add(self, block: BlockId) -> None:
-        """A block became CACHED. Of one sequence, later blocks are added before earlier ones."""
+        """A block became CACHED. Of the blocks that a sequence releases at its end, the last is added first."""
         ...
 
     def remove(self, block: BlockId) -> None:
@@ -33,7 +33,7 @@ class EvictionPolicy(Protocol):
 class LeastRecentlyUsed:
     """Gives up the block that nobody has held for longest.
 
-    Because a sequence's blocks are added last to first, the tail of a prefix goes before its head, and what
+    Because a sequence that ends adds its blocks last to first, the tail of a prefix goes before its head, and what
     stays is still reachable.
     """
 

@@ -1,16 +1,15 @@
 """The life of a block as a table: which states there are and what leads from one to the next.
 
-                      allocate                seal
-            FREE ───────────────▶ FILLING ───────────▶ HELD ◀──┐ hold, unhold (others still hold)
-             ▲  ◀─────────────────┘   ▲                 │ │ ───┘
-             │        discard                last unhold │ ▲ hold
-             │                                           ▼ │
-             └──────────────────────────────────────── CACHED
-                        evict
+    FREE ──allocate──▶ FILLING ──seal──▶ HELD ──unhold_last──▶ CACHED ──evict──▶ FREE
+                       FILLING ──discard──▶ FREE
+                                         HELD ◀──hold── CACHED
+                                         HELD ──hold, unhold──▶ HELD
+                                         HELD ──discard──▶ FREE
 
 A FILLING block belongs to the one sequence that writes it. A HELD block is sealed: its bytes never change
-again, and any number of sequences read it. A CACHED block is sealed and nobody reads it, so it may be evicted.
-A sealed block that nobody will look for (a passed window) is discarded instead of cached.
+again, and any number of sequences read it; `unhold` ends one hold of several. A CACHED block is sealed and nobody
+reads it, so it may be evicted. A sealed block that nobody will look for (a passed window) is discarded instead of
+cached.
 
 Law: every change of state in a pool goes through `next_state`.
 """

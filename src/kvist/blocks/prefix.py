@@ -21,7 +21,7 @@ class Hit:
     Attributes:
         tokens: its length, a multiple of the block size.
         blocks: for each group the block at each index, None where the hit needs none.
-        reached: how far full attention alone would have matched.
+        reached: how far full attention alone would have matched; as far as can be in a model that has none.
         end: why it is no longer, in words a user understands.
     """
 
@@ -113,6 +113,8 @@ class PrefixCache:
         size = self.block_tokens
         if end == limit:
             return "every full block before the last token was cached"
+        if end < reached and None not in self.windows:
+            return f"of the sliding windows that end after token {end * size}, none is cached as a whole"
         if end < reached:
             return (
                 f"full attention matched {reached * size} tokens, but the sliding window before that point "
