@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+from kvist.base.ids import BlockId
 from kvist.blocks.lifecycle import State
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import Hit
@@ -52,10 +53,18 @@ class AdmissionRules:
         outstanding = sequence.tokens_bound - len(sequence.tokens)
         return len(sequence.tokens) + max(0, -int(-outstanding // self.overcommit))
 
-    def outstanding(self, sequence: Sequence, held: Seq[int]) -> list[int]:
-        """Blocks that a sequence holding `held` may still ask for, by group."""
+    def claims(self, sequence: Sequence, held: Seq[int]) -> list[int]:
+        """Blocks that a sequence holding `held` has to be sure of, by group.
+
+        Of a group without a window, those that it lacks: what it holds, alone or with others, it holds to its end. Of
+        a window, all that it ever holds at once: when it passes a block that others hold too, it needs another one and
+        none becomes free.
+        """
         peak = self.peak(self.tokens_expected(sequence))
-        return [max(0, most - now) for most, now in zip(peak, held, strict=True)]
+        return [
+            max(0, most - now) if group.window is None else most
+            for group, most, now in zip(self.groups, peak, held, strict=True)
+        ]
 
 
 def may_start(
@@ -64,15 +73,21 @@ def may_start(
     """None when the candidate may start from this hit, else what stands in the way."""
     claimed = [0] * len(pools)
     for sequence in running:
-        for group, blocks in enumerate(rules.outstanding(sequence, sequence.table.held_counts())):
+        for group, blocks in enumerate(rules.claims(sequence, sequence.table.held_counts())):
             claimed[group] += blocks
     held = [sum(block is not None for block in blocks) for blocks in hit.blocks]
-    wanted = rules.outstanding(candidate, held)
+    wanted = rules.claims(candidate, held)
     for group, pool in enumerate(pools):
-        taken = sum(block is not None and pool.state(block) is State.CACHED for block in hit.blocks[group])
-        left = pool.available - taken - claimed[group]
+        left = _to_be_claimed(rules.groups[group], pool, hit.blocks[group]) - claimed[group]
         if wanted[group] > left:
             return Deferred(
-                reason=f"needs {wanted[group]} more blocks of KV group {group}, {max(0, left)} are not spoken for"
+                reason=f"needs {wanted[group]} blocks of KV group {group}, {max(0, left)} are not spoken for"
             )
     return None
+
+
+def _to_be_claimed(group: KvGroup, pool: BlockPool, hit: Seq[BlockId | None]) -> int:
+    """Blocks of a pool that claims are made on, once the hit is taken; see `AdmissionRules.claims`."""
+    if group.window is not None:
+        return len(pool)
+    return pool.available - sum(block is not None and pool.state(block) is State.CACHED for block in hit)
