@@ -102,7 +102,7 @@ class Sequence:
         """Records that `count` tokens were computed, and seals the blocks they filled."""
         start, end, prompt = self.computed, self.computed + count, len(self.request.prompt)
         work = Work(
-            prompt=min(end, prompt) - min(max(self.computed_ever, start), prompt),
+            prompt=max(0, min(end, prompt) - max(self.computed_ever, start)),
             again=max(0, min(self.computed_ever, end) - start),
             blocks=end // block_tokens - start // block_tokens,
         )
