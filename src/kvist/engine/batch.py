@@ -15,7 +15,7 @@ class BlockRun:
 
     Attributes:
         first: index of the first of them in the sequence: it starts at position first * block_tokens.
-        blocks: consecutive from there on, up to the end of the chunk.
+        blocks: consecutive from there on, at least up to the end of the chunk.
     """
 
     first: int

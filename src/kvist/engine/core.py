@@ -4,7 +4,8 @@ Knows requests and blocks; does not know threads, clocks or tensors: one caller 
 
 Laws:
     * A sequence is in exactly one of `waiting` and `running`; only a running one holds blocks.
-    * Whoever ends, ends through `_end`, which gives back every block and sends the last event.
+    * Whoever ends, ends through `_end`, which gives back every block and sends the last event; but when the engine
+      itself cannot go on, `fail_all` sends the last events and leaves the blocks alone.
     * With overcommit 1 nobody is ever preempted for lack of blocks; with more, the oldest never is.
 """
 
@@ -70,12 +71,13 @@ class EngineCore:
         self._deliver: dict[RequestId, Deliver] = {}
         self._in_flight = InFlight()
         self._turns = 0
+        self._memory_short = False
         self._counters = Counters()
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._running or self._waiting)
+        return bool(self._deliver)
 
     def submit(self, request: Request, limits: EngineLimits, deliver: Deliver) -> None:
         """Queues a request, or sends its refusal."""
@@ -86,8 +88,8 @@ class EngineCore:
             return
         chain = HashChain(tenant_key(self._secret, request.tenant), block_tokens=self._settings.block_tokens)
         table = BlockTable(self._cache, request.id, self._settings.retention)
-        self._deliver[request.id] = deliver
         self._waiting.append(Sequence(request, chain, table))
+        self._deliver[request.id] = deliver
 
     def abort(self, request_id: RequestId) -> None:
         """Ends a request wherever it is; unknown ids are ignored."""
@@ -97,9 +99,17 @@ class EngineCore:
             self._finish(sequence, "abort")
 
     def fail_all(self, message: str) -> None:
-        """Ends every request with a failure, as when the engine cannot go on."""
-        for sequence in [*self._running.values(), *self._waiting]:
-            self._fail(sequence, message)
+        """Tells every request that it failed and forgets it, as when the engine cannot go on.
+
+        No block is given back, because the books may be what is wrong: the core takes no further step. May be
+        repeated where telling somebody raised; nobody is told twice.
+        """
+        self._running.clear()
+        self._waiting.clear()
+        while self._deliver:
+            request_id, deliver = self._deliver.popitem()
+            self._counters.failures += 1
+            deliver(Failed(request_id=request_id, message=message))
 
     def step(self) -> None:
         """Computes up to `step_tokens` tokens for those who run, and tells them."""
@@ -135,6 +145,8 @@ class EngineCore:
     # The steps of a step
 
     def _admit(self) -> None:
+        if self._memory_short and self._running:
+            return  # with more to compute the next step would fail again
         for sequence in list(self._waiting):
             if len(self._running) >= self._settings.sequences_max:
                 return
@@ -169,8 +181,9 @@ class EngineCore:
 
     def _compute(self, plan: Seq[Slice]) -> Seq[Drawn | None] | None:
         try:
-            return self._backend.run(tuple(sequence.chunk(tokens) for sequence, tokens in plan))
+            draws = self._backend.run(tuple(sequence.chunk(tokens) for sequence, tokens in plan))
         except CapacityError as error:
+            self._memory_short = True
             self._counters.out_of_memory += 1
             if len(plan) == 1:
                 self._fail(plan[0].sequence, f"out of memory: {error}")
@@ -179,6 +192,9 @@ class EngineCore:
         except BackendError as error:
             for sequence, _ in plan:
                 self._fail(sequence, str(error))
+        else:
+            self._memory_short = False
+            return draws
         return None
 
     def _commit(self, plan: Seq[Slice]) -> None:
