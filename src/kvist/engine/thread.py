@@ -1,13 +1,13 @@
 """The engine's own thread: the only one that touches blocks.
 
 Callers leave messages in an inbox; the thread takes them between steps, and sleeps on one condition while
-there is nothing to do. If a step fails in a way nobody foresaw, every request is told, and later ones too:
-nobody waits for an engine that will not answer.
+there is nothing to do. If a step fails in a way nobody foresaw, every request is told, once, and later ones too,
+even after the thread has ended: nobody waits for an engine that will not answer.
 """
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import deque
 from dataclasses import dataclass
 
 from kvist.base.ids import RequestId
@@ -37,8 +37,10 @@ class EngineThread:
         self._core = core
         self._limits = limits
         self._inbox: list[_Submit | _Abort] = []
+        self._taken: deque[_Submit | _Abort] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        self._ended = False
         self._fault: str | None = None
         self._snapshot = core.statistics()
         self._thread = threading.Thread(target=self._run, name="kvist-engine", daemon=True)
@@ -58,15 +60,21 @@ class EngineThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends every request with a failure, then the thread; returns when it has ended."""
+        """Ends every request with a failure, then the thread; returns when it has ended. May be repeated."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
+        if self._thread.ident is None:
+            self.start()  # those who submitted before a start that never came are told too
         self._thread.join()
 
     def submit(self, request: Request, deliver: Deliver) -> None:
-        """Queues a request; `deliver` is called on the engine's thread and must neither block nor raise."""
-        self._post(_Submit(request=request, deliver=deliver))
+        """Queues a request; `deliver` is called on the engine's thread and must neither block nor raise.
+
+        Once the thread has ended there is no other thread left than the caller's, so that one tells of the failure.
+        """
+        if not self._post(_Submit(request=request, deliver=deliver)):
+            deliver(Failed(request_id=request.id, message=self._why_not))
 
     def abort(self, request_id: RequestId) -> None:
         """Ends a request within one step; unknown and ended ids are ignored."""
@@ -76,46 +84,54 @@ class EngineThread:
         """The snapshot taken after the latest step."""
         return self._snapshot
 
-    def _post(self, message: _Submit | _Abort) -> None:
+    @property
+    def _why_not(self) -> str:
+        return self._fault or "the engine was stopped"
+
+    def _post(self, message: _Submit | _Abort) -> bool:
+        """Leaves a message; False when nobody will read it any more."""
         with self._wake:
-            self._inbox.append(message)
-            self._wake.notify()
+            if not self._ended:
+                self._inbox.append(message)
+                self._wake.notify()
+            return not self._ended
 
     def _run(self) -> None:
-        serve: Callable[[list[_Submit | _Abort]], None] = self._serve
-        while (messages := self._next_messages()) is not None:
+        while self._sleep():
             try:
-                serve(messages)
+                if self._stopping or self._fault:
+                    self._turn_away()
+                else:
+                    self._serve()
             except Exception as error:  # noqa: BLE001  the last line of defence: whatever it is, nobody may be left waiting
                 _log.exception("the engine stopped answering")
-                self._fault = f"the engine failed: {error!r}"
-                serve = self._fail
-                serve(messages)
-        self._core.fail_all("the engine was stopped")
-        self._fail(self._inbox)
+                self._fault = self._fault or f"the engine failed: {error!r}"
 
-    def _next_messages(self) -> list[_Submit | _Abort] | None:
-        """Sleeps until there is something to do; None when it is time to stop."""
+    def _sleep(self) -> bool:
+        """Sleeps until there is something to do, and takes in the messages; False when it is time to end."""
         with self._wake:
-            self._wake.wait_for(lambda: self._inbox or self._stopping or (self._core.has_work and not self._fault))
-            if self._stopping:
-                return None
-            messages, self._inbox = self._inbox, []
-            return messages
+            self._wake.wait_for(lambda: self._inbox or self._taken or self._stopping or self._core.has_work)
+            self._taken.extend(self._inbox)
+            self._inbox.clear()
+            self._ended = self._stopping and not self._taken and not self._core.has_work
+            return not self._ended
 
-    def _serve(self, messages: list[_Submit | _Abort]) -> None:
-        for message in messages:
+    def _serve(self) -> None:
+        while self._taken:
+            message = self._taken[0]
             if isinstance(message, _Submit):
                 self._core.submit(message.request, self._limits, message.deliver)
             else:
                 self._core.abort(message.request_id)
+            self._taken.popleft()  # only now: should the core have raised, it does not know of the request
         if self._core.has_work:
             self._core.step()
         self._snapshot = self._core.statistics()
 
-    def _fail(self, messages: list[_Submit | _Abort]) -> None:
-        reason = self._fault or "the engine was stopped"
-        self._core.fail_all(reason)
-        for message in messages:
+    def _turn_away(self) -> None:
+        self._core.fail_all(self._why_not)
+        while self._taken:
+            message = self._taken.popleft()
             if isinstance(message, _Submit):
-                message.deliver(Failed(request_id=message.request.id, message=reason))
+                message.deliver(Failed(request_id=message.request.id, message=self._why_not))
+        self._snapshot = self._core.statistics()
