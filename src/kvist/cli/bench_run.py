@@ -73,7 +73,7 @@ async def _ttft(args: argparse.Namespace) -> int:
     out = Console()
     out.print(ttft_table(summaries))
     for summary in summaries:
-        out.print(explain_ttft(summary), highlight=False)
+        out.print(explain_ttft(summary), highlight=False, markup=False)
     for line in (*_dialect_remarks(completions), *missed):
         _remark(line)
     _write(args, document("ttft", provenance, completions, settings=_settings(args), results=(rows, summaries)))

@@ -15,7 +15,7 @@ from kvist.base.errors import ConfigError
 from kvist.lab.answer import Answer, Endpoint, Usage
 from kvist.lab.client import Client, ServedModel
 from kvist.lab.document import TOKENS_PER_LINE, TOKENS_PER_LINE_MAX, inventory
-from kvist.lab.failure import CallError
+from kvist.lab.failure import CallError, excerpt
 from kvist.lab.tables import seconds
 
 _FIRST_QUESTION = "Which entries are in the attic? Name two."
@@ -130,7 +130,8 @@ def explain_demo(result: DemoResult) -> str:
 
 def render_demo(result: DemoResult) -> Group:
     """The result as a small table and the sentence that explains it."""
-    table = Table(title=f"One conversation about one document ({result.model})", title_justify="left")
+    title = Text(f"One conversation about one document ({excerpt(result.model, 60)})", style="table.title")
+    table = Table(title=title, title_justify="left")
     for heading in ("", "prompt tokens", "from cache", "prefilled", "TTFT"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, turn in (("first question (cold)", result.cold), ("follow-up (warm)", result.warm)):

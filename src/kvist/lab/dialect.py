@@ -15,7 +15,7 @@ from kvist.base.errors import ConfigError
 from kvist.lab.answer import Answer
 from kvist.lab.client import Client, ServedModel
 from kvist.lab.draw import Span
-from kvist.lab.failure import CallError
+from kvist.lab.failure import CallError, excerpt
 
 PromptForm = Literal["token ids", "text"]
 
@@ -89,7 +89,7 @@ async def choose_model(client: Client, name: str | None) -> ServedModel:
         if name is None or error.status not in _MAYBE_NO_LISTING:
             raise
         return ServedModel(name=name)
-    listed = ", ".join(repr(model.name) for model in models[:20]) or "no model"
+    listed = ", ".join(repr(excerpt(model.name, 80)) for model in models[:20]) or "no model"
     if name is None and len(models) == 1:
         return models[0]
     if name is None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from kvist.lab.answer import AnswerReader, Endpoint, Usage, error_text, read_usage
 from kvist.lab.failure import CallError
 
+ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat/completions")
 DONE = b"data: [DONE]\n\n"
 
 
@@ -113,6 +114,25 @@ def test_an_incomplete_answer_is_no_answer(stream: bytes, kind: str) -> None:
     with pytest.raises(CallError) as caught:
         reading.finish(12.0)
     assert caught.value.kind == kind
+
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+names = st.sampled_from(["choices", "text", "delta", "content", "usage", "prompt_tokens", "finish_reason", "error"])
+bodies = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4), max_leaves=12
+)
+
+
+@given(events=st.lists(bodies.map(event) | st.binary(max_size=60), max_size=6), endpoint=st.sampled_from(ENDPOINTS))
+def test_whatever_a_server_sends_ends_in_an_answer_or_a_failed_call(events: list[bytes], endpoint: Endpoint) -> None:
+    reading, said = reader(endpoint), ""
+    try:
+        for chunk in events:
+            reading.feed(chunk, 11.0)
+        assert reading.finish(12.0).ttft_s == 1.0
+    except CallError as error:
+        said = str(error)
+    assert said.isprintable()
 
 
 def test_usage_holds_cached_tokens_when_the_server_says_so() -> None:

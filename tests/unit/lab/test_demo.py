@@ -107,6 +107,13 @@ def test_the_table_and_its_sentence_say_why_the_second_was_faster() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_a_model_s_name_cannot_draw_on_the_terminal() -> None:
+    text = shown(replace(RESULT, model="[red]x[/y]\x1b[2J\n" + "z" * 500))
+    assert "[red]x[/y]" in text
+    assert "\x1b" not in text
+    assert "z" * 61 not in text
+
+
 def test_a_demonstration_that_failed_says_so() -> None:
     missed = replace(RESULT, warm=turn(2096, 0, 2.0))
     assert "computed from scratch" in explain_demo(missed)
