@@ -89,8 +89,10 @@ def _save_weights(source: Path, header: GgufHeader, target: Path) -> None:
     absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
     taken = sum(parameter.numel() for parameter in model.parameters())
     if absent or taken != header.parameters:
-        lack = f", among them not {absent[0]}" if absent else ""
-        raise ModelError(f"its tensors hold {header.parameters} numbers, and its model takes {taken}{lack}")
+        lack = f", but {absent[0]} is not there" if absent else ""
+        raise ModelError(
+            f"{source.resolve()} is not whole: it holds {header.parameters} numbers and its model takes {taken}{lack}"
+        )
     model.save_pretrained(str(target))
 
 

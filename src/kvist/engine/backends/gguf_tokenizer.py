@@ -10,6 +10,7 @@ transformers rebuilds a tokenizer from a GGUF, but not all of it. What it loses 
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -97,7 +98,9 @@ def save_tokenizer(source: Path, header: GgufHeader, target: Path, *, model_toke
     bos = built.bos_token_id if begins_with_bos(header) else None
     _edit(target / "tokenizer.json", lambda text: _mended_text(text, header, built.bos_token, bos))
     _edit(target / "tokenizer_config.json", lambda text: _mended_config(text, model_tokens_max))
-    _check_saved(AutoTokenizer.from_pretrained(str(target), **options), built, header, bos)
+    saved = AutoTokenizer.from_pretrained(str(target), **options)
+    for difference in _differences(saved, built, header, bos):
+        raise ModelError(f"the tokenizer of {source.resolve()} can not be converted faithfully: {difference}")
 
 
 def _edit(path: Path, mend: Any) -> None:  # noqa: ANN401  (a function over whatever JSON holds)
@@ -131,17 +134,17 @@ def _mended_config(config: dict[str, Any], model_tokens_max: int) -> dict[str, A
     return kept | {"tokenizer_class": _LITERAL_CLASS, "model_max_length": model_tokens_max}
 
 
-def _check_saved(
+def _differences(
     saved: PreTrainedTokenizerBase, built: PreTrainedTokenizerBase, header: GgufHeader, bos: int | None
-) -> None:
+) -> Iterator[str]:
+    """In what a saved tokenizer is not the one that the GGUF stands for."""
     mended = header.fields.get("tokenizer.ggml.pre") in (*_CUTS, *_WHOLE_WORDS)
     begin = [] if bos is None else [bos]
     for text in PROBES:
-        tokens = saved.encode(text)
-        plain = saved.encode(text, add_special_tokens=False)
+        tokens, plain = saved.encode(text), saved.encode(text, add_special_tokens=False)
         if tokens != begin + plain:
-            raise ModelError(f"the saved tokenizer begins {text!r} with {tokens[:2]}, not with {begin}")
+            yield f"it begins {text!r} with {tokens[:2]}, not with {begin}"
         if not mended and plain != built.encode(text, add_special_tokens=False):
-            raise ModelError(f"the saved tokenizer cuts {text!r} in another way than the GGUF's")
-    if len(saved) != header.array_length("tokenizer.ggml.tokens"):
-        raise ModelError(f"the saved tokenizer has {len(saved)} tokens, not those of the GGUF")
+            yield f"it cuts {text!r} in another way"
+    if len(saved) != (stated := header.array_length("tokenizer.ggml.tokens")):
+        yield f"it has {len(saved)} tokens instead of {stated}"
