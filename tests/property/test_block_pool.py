@@ -193,6 +193,6 @@ def test_ten_thousand_operations_agree_with_the_model() -> None:
     done = PoolMachine.operations
     assert done.total() >= 10_000, done
     tried = {name: done[name] for name in ("allocate", "seal", "seal duplicate", "hold", "release", "keep")}
-    assert min(tried.values()) >= 300, f"hardly tried: {tried}"
+    assert min(tried.values()) >= 100, f"hardly tried: {tried}"
     refused = {name: done[f"{name} refused"] for name in ("allocate", "seal", "hold", "release", "keep")}
     assert min(refused.values()) >= 100, f"hardly tried: {refused}"
