@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from kvist.base.errors import ModelError, RequestError
@@ -23,10 +24,22 @@ _STOP_FILES = ("generation_config.json", "config.json")
 
 
 class HfTokenizer:
-    """Speaks a model's language; implements the server's Tokenizer. One thread at a time may call it."""
+    """Speaks a model's language; implements the server's Tokenizer.
 
-    def __init__(self, backend: PreTrainedTokenizerBase, stop_tokens: frozenset[TokenId]) -> None:
-        self._backend = backend
+    Nothing is changed after construction, so any number of threads may call it at once. Encoding releases the
+    interpreter's lock, decoding a few tokens takes microseconds and does not.
+    """
+
+    def __init__(self, loaded: PreTrainedTokenizerBase, fast: Tokenizer, stop_tokens: frozenset[TokenId]) -> None:
+        """Wraps a loaded tokenizer.
+
+        Args:
+            loaded: knows the chat template.
+            fast: the same vocabulary, without what transformers sets and resets around every call.
+            stop_tokens: token ids that end a turn or a text.
+        """
+        self._loaded = loaded
+        self._fast = fast
         self._stop_tokens = stop_tokens
 
     @property
@@ -37,7 +50,7 @@ class HfTokenizer:
     @property
     def has_chat_template(self) -> bool:
         """Whether `encode_chat` works for this model."""
-        template = self._backend.chat_template
+        template = self._loaded.chat_template
         return "default" in template if isinstance(template, dict) else bool(template)
 
     def encode(self, text: str) -> list[TokenId]:
@@ -47,7 +60,7 @@ class HfTokenizer:
             RequestError: the text holds halves of surrogate pairs, which no encoding can write.
         """
         _check_unicode(text, param="prompt")
-        return [TokenId(token) for token in self._backend.encode(text, verbose=False)]
+        return self._tokens(text, special=True)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[TokenId]:
         """Token ids of a conversation, ready for the assistant's next turn.
@@ -67,13 +80,12 @@ class HfTokenizer:
         for value in (str(value) for message in messages for value in message.values()):
             _check_unicode(value, param="messages")
         try:
-            text = self._backend.apply_chat_template(
+            text = self._loaded.apply_chat_template(
                 [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
             )
         except _TEMPLATE_ERRORS as error:
             raise RequestError(f"the model's chat template rejects the messages: {error}", param="messages") from error
-        tokens = self._backend.encode(str(text), add_special_tokens=False, verbose=False)
-        return [TokenId(token) for token in tokens]
+        return self._tokens(str(text), special=False)
 
     def decode(self, tokens: Sequence[TokenId], *, special: bool = False) -> str:
         """Text of token ids; special tokens are left out unless asked for.
@@ -81,12 +93,15 @@ class HfTokenizer:
         Raises:
             RequestError: a number that can be no token id of any model; ids that this model lacks have no text.
         """
-        wanted = [int(token) for token in tokens]
         try:
-            text = self._backend.decode(wanted, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
+            return str(self._fast.decode(tokens, skip_special_tokens=not special))
         except OverflowError as error:
-            raise RequestError(f"{min(wanted)}..{max(wanted)} are not all token ids: {error}") from error
-        return str(text)
+            raise RequestError(f"{min(tokens)}..{max(tokens)} are not all token ids: {error}") from error
+
+    def _tokens(self, text: str, *, special: bool) -> list[TokenId]:
+        # Of the ways to encode one text, only the one for many releases the interpreter's lock.
+        (encoding,) = self._fast.encode_batch_fast([text], add_special_tokens=special)
+        return [TokenId(token) for token in encoding.ids]
 
 
 def load_tokenizer(directory: Path) -> HfTokenizer:
@@ -96,11 +111,16 @@ def load_tokenizer(directory: Path) -> HfTokenizer:
         ModelError: files are missing or damaged, or the tokenizer would need code of the model's own.
     """
     with translated(f"the tokenizer in {directory} can not be loaded"):
-        backend = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+        loaded = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+        fast = getattr(loaded, "backend_tokenizer", None)
+        if not isinstance(fast, Tokenizer):
+            raise ModelError(f"the tokenizer in {directory} is a {type(loaded).__name__}, which needs a tokenizer.json")
+        fast.no_truncation()
+        fast.no_padding()
     stop = {TokenId(token) for name in _STOP_FILES for token in _stop_tokens_in(directory / name)}
-    if isinstance(backend.eos_token_id, int):
-        stop.add(TokenId(backend.eos_token_id))
-    return HfTokenizer(backend, frozenset(stop))
+    if isinstance(loaded.eos_token_id, int):
+        stop.add(TokenId(loaded.eos_token_id))
+    return HfTokenizer(loaded, fast, frozenset(stop))
 
 
 def _stop_tokens_in(path: Path) -> Iterator[int]:

@@ -4,13 +4,16 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from kvist.base.errors import ModelError, RequestError
 from kvist.base.ids import TokenId
 from kvist.engine.backends.gguf_convert import convert
+from kvist.engine.backends.gguf_tokenizer import PROBES
 from kvist.engine.backends.tokenizer import HfTokenizer, load_tokenizer
 from tiny_gguf import tiny_gemma3, tiny_llama
 
@@ -190,6 +193,46 @@ def test_code_of_the_model_is_never_run(copy: Path) -> None:
     with pytest.raises(ModelError, match=r"trust_remote_code|can not be loaded"):
         load_tokenizer(copy)
     assert not mark.exists()
+
+
+def test_limits_in_the_file_do_not_cut_or_fill_a_text(copy: Path) -> None:
+    config = json.loads((copy / "tokenizer.json").read_text())
+    config["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    config["padding"] = {
+        "strategy": {"Fixed": 64},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<|endoftext|>",
+    }
+    (copy / "tokenizer.json").write_text(json.dumps(config))
+    assert len(load_tokenizer(copy).encode("x" * 20)) == 20
+
+
+def test_it_cuts_text_as_transformers_does(llama: HfTokenizer, llama_files: Path) -> None:
+    theirs = AutoTokenizer.from_pretrained(llama_files, local_files_only=True)
+    for text in PROBES:
+        assert llama.encode(text) == theirs.encode(text)
+        assert llama.decode(llama.encode(text)) == theirs.decode(theirs.encode(text), skip_special_tokens=True)
+    tokens = theirs.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert llama.encode_chat(CHAT) == tokens
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(llama: HfTokenizer) -> None:
+    text, done, ticks = "The quick brown fox, 12345. " * 20_000, threading.Event(), []
+
+    def tick() -> None:
+        while not done.wait(0.001):
+            ticks.append(llama.decode([TokenId(100)]))
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    tokens = llama.encode(text)
+    done.set()
+    ticking.join()
+    assert len(ticks) > 10
+    assert len(tokens) > 100_000
 
 
 OFFLINE = """
