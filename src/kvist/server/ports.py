@@ -18,11 +18,17 @@ class Engine(Protocol):
         """Bounds fixed at start."""
         ...
 
+    @property
+    def fault(self) -> str | None:
+        """Why it answers nobody any more, or None while it is well."""
+        ...
+
     def submit(self, request: Request, deliver: Deliver) -> None:
         """Queues a request.
 
-        `deliver` is called on the engine's own thread, in the order that `kvist.engine.messages` promises;
-        it must not block and must not raise. Refusals come as events too, never as exceptions.
+        `deliver` is called on one thread at a time (the engine's own, while it has one), in the order that
+        `kvist.engine.messages` promises; it must not block and must not raise. Refusals come as events too, never
+        as exceptions.
         """
         ...
 
@@ -36,7 +42,12 @@ class Engine(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Turns text into a model's token ids and back; may be called from any one thread at a time."""
+    """Turns text into a model's token ids and back.
+
+    `encode` and `encode_chat` are called from one thread at a time, which need not always be the same; `decode` is
+    called from another thread at any time beside them, often, and must take microseconds. Encoding a long text
+    should let other threads run.
+    """
 
     @property
     def stop_tokens(self) -> frozenset[TokenId]:
@@ -64,5 +75,9 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, tokens: Sequence[TokenId], *, special: bool = False) -> str:
-        """Text of token ids; special tokens are left out unless asked for."""
+        """Text of token ids; special tokens are left out unless asked for.
+
+        Parts of a character whose other parts are missing show as U+FFFD, and nothing else is changed: the text of
+        more tokens begins with the text of fewer, but for U+FFFD at its end.
+        """
         ...
