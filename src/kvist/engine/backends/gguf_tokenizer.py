@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from kvist.base.errors import ModelError
@@ -93,7 +93,8 @@ def save_tokenizer(source: Path, header: GgufHeader, target: Path, *, model_toke
         Exception: whatever transformers and tokenizers raise about damaged vocabularies; see `translated`.
     """
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    built = AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name, **options)
+    # Not AutoTokenizer: it reads the file once more to choose a class, which then matters no more.
+    built = PreTrainedTokenizerFast.from_pretrained(str(source.parent), gguf_file=source.name, **options)
     built.save_pretrained(str(target))
     bos = built.bos_token_id if begins_with_bos(header) else None
     _edit(target / "tokenizer.json", lambda text: _mended_text(text, header, built.bos_token, bos))
