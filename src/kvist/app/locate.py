@@ -19,7 +19,7 @@ from kvist.app.model_store import ModelStore
 from kvist.app.progress import Progress, Report, silent
 from kvist.app.safetensors_check import check_weights
 from kvist.base.errors import ModelError
-from kvist.engine.backends.gguf_facts import check_convertible, converted_bytes
+from kvist.engine.backends.gguf_facts import bytes_to_convert, check_convertible
 from kvist.engine.backends.gguf_header import read_header
 
 _TOKENIZER_FILES = (("tokenizer.json",), ("tokenizer.model",), ("vocab.json", "merges.txt"))
@@ -104,7 +104,7 @@ def _converted(gguf: Path, store: ModelStore, report: Report) -> ModelFiles:
     header = read_header(gguf)
     check_convertible(header, gguf)
     source = Source(gguf=gguf, sha256=_sha256(gguf, report), name=gguf.name)
-    manifest = store.find(source.sha256, report=report) or _convert(source, converted_bytes(header), store, report)
+    manifest = store.find(source.sha256, report=report) or _convert(source, bytes_to_convert(header), store, report)
     return ModelFiles(directory=store.directory(source.sha256), served_name=gguf.stem, digest=manifest.digest)
 
 

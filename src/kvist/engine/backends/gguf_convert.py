@@ -22,6 +22,7 @@ from kvist.base.errors import ModelError
 from kvist.engine.backends.foreign import translated
 from kvist.engine.backends.gguf_facts import check_convertible, refuse_losses
 from kvist.engine.backends.gguf_header import GgufHeader, read_header
+from kvist.engine.backends.gguf_slim import write_slim
 from kvist.engine.backends.gguf_tokenizer import check_vocabulary, save_tokenizer
 
 _RUNTIME_KEYS = ("_model_name_or_path", "_name_or_path")
@@ -75,16 +76,19 @@ def _silence() -> Iterator[None]:
 
 
 def _save_weights(source: Path, header: GgufHeader, target: Path) -> None:
+    slim = source.with_name("weights.gguf")
+    write_slim(source, header, slim)
     load: Any = AutoModelForCausalLM.from_pretrained  # its types do not know that it can return a pair
     model, report = load(
         str(source.parent),
-        gguf_file=source.name,
+        gguf_file=slim.name,
         quantization_config=GgufConfig(dequantize=True),
         dtype=torch.bfloat16,
         local_files_only=True,
         trust_remote_code=False,
         output_loading_info=True,
     )
+    slim.unlink()
     # transformers fills what the file lacks with random numbers, and drops what it does not know.
     absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
     taken = sum(parameter.numel() for parameter in model.parameters())

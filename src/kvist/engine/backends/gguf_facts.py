@@ -100,9 +100,9 @@ def _check_numbers(header: GgufHeader, path: Path) -> None:
             raise ModelError(f"{path} is damaged: it says {name} = {said}, but its tensors say {found}")
 
 
-def converted_bytes(header: GgufHeader) -> int:
-    """Bytes that the converted directory takes at most: two for each number, and the tokenizer."""
-    return 2 * header.parameters + TOKENIZER_BYTES_MAX
+def bytes_to_convert(header: GgufHeader) -> int:
+    """Bytes written while converting, at most: two for each number, the tokenizer, and the tensors as they are."""
+    return 2 * header.parameters + TOKENIZER_BYTES_MAX + sum(tensor.size for tensor in header.tensors.values())
 
 
 def lost_facts(header: GgufHeader, config: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ neither a truncated file nor a malicious one costs more than reading its header.
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -108,11 +108,22 @@ class GgufHeader:
         architecture: the value of ``general.architecture``.
         fields: metadata by key; arrays are represented by their length.
         tensors: by name, in file order.
+        spans: first byte and end of each metadata field in the file, its key included.
+        table: first byte and end of the tensor table.
+        alignment: the tensor data begins at the next multiple of this after the table.
     """
 
     architecture: str
     fields: Mapping[str, Scalar | ArrayField]
     tensors: Mapping[str, GgufTensor]
+    spans: Mapping[str, tuple[int, int]]
+    table: tuple[int, int]
+    alignment: int
+
+    @property
+    def data_start(self) -> int:
+        """First byte of the tensor data."""
+        return aligned(self.table[1], self.alignment)
 
     @property
     def parameters(self) -> int:
@@ -127,6 +138,11 @@ class GgufHeader:
         """Length of a metadata array; 0 when it is absent or no array."""
         field = self.fields.get(key)
         return field.length if isinstance(field, ArrayField) else 0
+
+
+def aligned(position: int, alignment: int) -> int:
+    """The next multiple of an alignment, or the position itself if it is one."""
+    return -(-position // alignment) * alignment
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -153,19 +169,22 @@ class _Reader:
 
     def header(self) -> GgufHeader:
         tensor_count, field_count = self._preamble()
-        fields = dict(self._fields(field_count))
+        fields, spans = self._fields(field_count)
         architecture = fields.get("general.architecture")
         if not isinstance(architecture, str):
             raise self._damage("it does not say its general.architecture")
+        table_start = self._file.tell()
         entries = [self._tensor_entry() for _ in range(tensor_count)]
+        table = (table_start, self._file.tell())
         alignment = fields.get("general.alignment", _ALIGNMENT_DEFAULT)
         if not isinstance(alignment, int) or not 0 < alignment <= 2**20 or alignment & (alignment - 1):
             raise self._damage(f"general.alignment is {alignment!r}, not a small power of two")
-        data_start = -(-self._file.tell() // alignment) * alignment
-        tensors = dict(self._placed(entry, data_start) for entry in entries)
+        tensors = dict(self._placed(entry, aligned(table[1], alignment)) for entry in entries)
         if len(tensors) != len(entries) or not tensors:
             raise self._damage(f"it lists {len(entries)} tensors of which {len(tensors)} have names of their own")
-        return GgufHeader(architecture=architecture, fields=fields, tensors=tensors)
+        return GgufHeader(
+            architecture=architecture, fields=fields, tensors=tensors, spans=spans, table=table, alignment=alignment
+        )
 
     def _preamble(self) -> tuple[int, int]:
         if self._size < len(_MAGIC) or self._file.read(len(_MAGIC)) != _MAGIC:
@@ -178,15 +197,18 @@ class _Reader:
             raise self._damage(f"{field_count} fields and {tensor_count} tensors can not fit in its {self._size} bytes")
         return tensor_count, field_count
 
-    def _fields(self, count: int) -> Iterator[tuple[str, Scalar | ArrayField]]:
-        seen = set()
+    def _fields(self, count: int) -> tuple[dict[str, Scalar | ArrayField], dict[str, tuple[int, int]]]:
+        fields: dict[str, Scalar | ArrayField] = {}
+        spans: dict[str, tuple[int, int]] = {}
         for _ in range(count):
+            start = self._file.tell()
             key = self._text()
-            if key in seen:
+            if key in fields:
                 raise self._damage(f"it states {key!r} twice")
-            seen.add(key)
             (kind,) = self._numbers("I")
-            yield key, self._value(key, kind)
+            fields[key] = self._value(key, kind)
+            spans[key] = (start, self._file.tell())
+        return fields, spans
 
     def _value(self, key: str, kind: int) -> Scalar | ArrayField:
         if kind == _TEXT:

@@ -9,8 +9,8 @@ import pytest
 from kvist.base.errors import ModelError
 from kvist.engine.backends.gguf_facts import (
     TOKENIZER_BYTES_MAX,
+    bytes_to_convert,
     check_convertible,
-    converted_bytes,
     lost_facts,
     refuse_losses,
 )
@@ -29,7 +29,7 @@ def check(model: TinyGguf, folder: Path) -> None:
 @pytest.mark.parametrize("model", [tiny_llama(), tiny_gemma3()], ids=["llama", "gemma3"])
 def test_whole_models_pass(model: TinyGguf, tmp_path: Path) -> None:
     check(model, tmp_path)
-    assert converted_bytes(header_of(model, tmp_path)) > TOKENIZER_BYTES_MAX
+    assert bytes_to_convert(header_of(model, tmp_path)) > TOKENIZER_BYTES_MAX
 
 
 def test_an_unknown_architecture_is_refused_with_those_that_are_known(tmp_path: Path) -> None:

@@ -159,3 +159,14 @@ def test_a_changed_byte_is_noticed_or_harmless(whole: Path, tmp_path_factory, at
     path = written(tmp_path_factory.getbasetemp() / "changed.gguf", bytes(data))
     with suppress(ModelError):
         assert all(each.start + each.size <= len(data) for each in read_header(path).tensors.values())
+
+
+def test_the_parts_of_the_header_are_where_it_says(whole: Path) -> None:
+    header, data = read_header(whole), whole.read_bytes()
+    assert list(header.spans) == list(header.fields)
+    for key, (start, end) in header.spans.items():
+        assert data[start + 8 : end].startswith(key.encode())
+    ends = [24, *(end for _, end in header.spans.values()), header.table[1]]
+    assert ends[:-1] == [*(start for start, _ in header.spans.values()), header.table[0]]
+    assert header.data_start == min(each.start for each in header.tensors.values())
+    assert header.data_start % header.alignment == 0
