@@ -7,7 +7,8 @@ tokenizer have modules of their own. Reads nothing but the file, opens no connec
 import contextlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from logging import ERROR
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from kvist.engine.backends.gguf_facts import check_convertible, refuse_losses
 from kvist.engine.backends.gguf_header import GgufHeader, read_header
 from kvist.engine.backends.gguf_slim import write_slim
 from kvist.engine.backends.gguf_tokenizer import check_vocabulary, save_tokenizer
+from kvist.geometry.config import geometry_from_config
+from kvist.geometry.gguf_metadata import geometry_from_gguf
 
 _RUNTIME_KEYS = ("_model_name_or_path", "_name_or_path")
 
@@ -48,6 +51,7 @@ def convert(gguf: Path, target: Path) -> None:
         _save_weights(source, header, target)
         config = _mend_config(target / "config.json", header)
         refuse_losses(header, config, gguf)
+        refuse_another_geometry(header, config, gguf)
         save_tokenizer(source, header, target, model_tokens_max=config["max_position_embeddings"])
 
 
@@ -98,6 +102,21 @@ def _save_weights(source: Path, header: GgufHeader, target: Path) -> None:
             f"{source.resolve()} is not whole: it holds {header.parameters} numbers and its model takes {taken}{lack}"
         )
     model.save_pretrained(str(target))
+
+
+def refuse_another_geometry(header: GgufHeader, config: Mapping[str, object], gguf: Path) -> None:
+    """Compares the shapes, windows and rotation of the converted model with those that the GGUF itself tells.
+
+    Raises:
+        ModelError: they differ; served so, the model would attend to the wrong keys.
+    """
+    told = geometry_from_gguf(header.fields, tensor_names=header.tensors)
+    made = geometry_from_config(config)
+    for field in fields(told):
+        before, after = getattr(told, field.name), getattr(made, field.name)
+        # The file's dtype is that of its quantised numbers; the conversion chooses its own.
+        if field.name != "dtype" and before != after:
+            raise ModelError(f"{gguf}: {field.name} is {before}, and the conversion made {after} of it")
 
 
 def _mend_config(path: Path, header: GgufHeader) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from kvist.base.errors import ModelError
-from kvist.engine.backends.gguf_convert import convert
+from kvist.engine.backends.gguf_convert import convert, refuse_another_geometry
+from kvist.engine.backends.gguf_header import read_header
 from tiny_gguf import HEAD_DIM, HEADS, KV_HEADS, TinyGguf, tiny_gemma3, tiny_llama
 
 
@@ -192,3 +193,23 @@ def test_standard_error_is_given_back_after_a_failure(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no-such-rule"):
         converted(model, tmp_path)
     assert sys.stderr is before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "blamed"),
+    [
+        ("sliding_window", 64, "groups"),
+        ("num_hidden_layers", 1, "layers"),
+        ("rope_parameters", {"rope_type": "default", "rope_theta": 5.0}, "rope"),
+        ("max_position_embeddings", 7, "positions_max"),
+    ],
+)
+def test_a_conversion_that_changes_what_keys_are_seen_is_refused(
+    gemma: Path, key: str, value: object, blamed: str
+) -> None:
+    file = gemma.parent / "tiny.gguf"
+    config = config_in(gemma)
+    refuse_another_geometry(read_header(file), config, file)
+    types = config["layer_types"][:1] if key == "num_hidden_layers" else config["layer_types"]
+    with pytest.raises(ModelError, match=blamed):
+        refuse_another_geometry(read_header(file), config | {key: value, "layer_types": types}, file)
