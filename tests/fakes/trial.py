@@ -1,0 +1,340 @@
+"""An `EngineCore` over a `MemoryBackend`, with everything that is true of every engine checked after every step.
+
+Knows what each request must get and what the books must say; the tests only choose what happens.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import accumulate, takewhile
+
+from fakes.backend import MemoryBackend, Truth, answer_alone
+from kvist.base.errors import CapacityError
+from kvist.base.ids import BlockId, RequestId, TenantId, TokenId
+from kvist.base.units import Bytes, Tokens
+from kvist.blocks.keys import BlockKey, namespace_of
+from kvist.blocks.lifecycle import State
+from kvist.blocks.pool import BlockPool
+from kvist.blocks.prefix import PrefixCache
+from kvist.blocks.window import Retention, first_block_of_hit
+from kvist.engine.admission import AdmissionRules
+from kvist.engine.backend import Backend, BackendError
+from kvist.engine.core import EngineCore
+from kvist.engine.messages import Admitted, EngineLimits, Event, Failed, Finished, Refused, TokenDrawn
+from kvist.engine.request import Request, Sampling
+from kvist.engine.settings import EngineSettings
+from kvist.geometry.groups import KvGroup
+
+VOCAB = 3
+"""Few tokens, so that prompts and answers meet by chance."""
+
+
+def groups_of(windows: tuple[int | None, ...]) -> tuple[KvGroup, ...]:
+    """One KV group of one layer for each window."""
+    return tuple(
+        KvGroup(layers=(layer,), kv_heads=1, head_dim_k=1, head_dim_v=1, window=None if w is None else Tokens(w))
+        for layer, w in enumerate(windows)
+    )
+
+
+def request_of(
+    name: str, prompt: tuple[int, ...], *, output: int = 4, tenant: str = "blue", seed: int = 0, stops: tuple = ()
+) -> Request:
+    """A request, with what most tests do not care about filled in."""
+    return Request(
+        id=RequestId(name),
+        tenant=TenantId(tenant),
+        prompt=tuple(map(TokenId, prompt)),
+        output_tokens_max=Tokens(output),
+        sampling=Sampling(seed=seed),
+        stop_tokens=frozenset(map(TokenId, stops)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What an engine is made of; by KV group: windows, and the blocks of each pool."""
+
+    windows: tuple[int | None, ...] = (None,)
+    blocks: tuple[int, ...] = (64,)
+    block_tokens: int = 4
+    step_tokens: int = 16
+    sequences_max: int = 4
+    waiting_max: int = 1000
+    overcommit: float = 1.0
+    retention: Retention = Retention(checkpoint_tokens=Tokens(32), slack_tokens=Tokens(8))
+
+    @property
+    def rules(self) -> AdmissionRules:
+        """The figures of admission for this shape."""
+        return AdmissionRules(
+            groups=groups_of(self.windows),
+            block_tokens=self.block_tokens,
+            step_tokens=self.step_tokens,
+            overcommit=self.overcommit,
+        )
+
+    @property
+    def longest(self) -> Tokens:
+        """The longest sequence that fits alone."""
+        rules = self.rules
+        fits = takewhile(
+            lambda n: all(most <= have for most, have in zip(rules.peak(n), self.blocks, strict=True)), range(1, 1000)
+        )
+        return Tokens(max(fits, default=0))
+
+    @property
+    def limits(self) -> EngineLimits:
+        """Bounds that refuse only what can never fit."""
+        return EngineLimits(
+            model_tokens_max=Tokens(2000),
+            prompt_tokens_max=Tokens(1000),
+            output_tokens_max=Tokens(1000),
+            longest_request_tokens=self.longest,
+            sequences_max=self.sequences_max,
+            waiting_max=self.waiting_max,
+            vocab_size=VOCAB,
+        )
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The engine's settings for this shape."""
+        return EngineSettings(
+            groups=groups_of(self.windows),
+            kv_bytes=Bytes(0),
+            kv_bytes_per_token=Bytes(0),
+            block_tokens=self.block_tokens,
+            step_tokens=self.step_tokens,
+            sequences_max=self.sequences_max,
+            overcommit=self.overcommit,
+            retention=self.retention,
+        )
+
+
+class EngineTrial:
+    """One engine and all that was asked of it; `around` may put something between the core and the backend.
+
+    Attributes:
+        core, backend, pools: the parts.
+        requests, events: by request, in the order of submission and of delivery.
+        faults: runs that were told to fail.
+    """
+
+    def __init__(self, shape: Shape, *, around: Callable[[MemoryBackend], Backend] = lambda inner: inner) -> None:
+        self.shape = shape
+        self.truth = Truth()
+        self.pools = [BlockPool(count) for count in shape.blocks]
+        self.backend = MemoryBackend(
+            shape.blocks, shape.windows, block_tokens=shape.block_tokens, vocab=VOCAB, truth=self.truth
+        )
+        windows = [group.window for group in groups_of(shape.windows)]
+        cache = PrefixCache(namespace_of({}), self.pools, windows, block_tokens=shape.block_tokens)
+        self.core = EngineCore(around(self.backend), cache, shape.settings, secret=b"secret")
+        self.requests: dict[RequestId, Request] = {}
+        self.events: dict[RequestId, list[Event]] = defaultdict(list)
+        self.aborted: set[RequestId] = set()
+        self._contents: dict[tuple[int, BlockKey], tuple[int | None, ...]] = {}
+        self._before: dict[str, int] = {}
+
+    # What happens
+
+    def submit(self, *requests: Request) -> None:
+        """Submits requests that arrive together."""
+        for request in requests:
+            assert request.id not in self.requests, "a mistake of the test"
+            self.requests[request.id] = request
+            self.truth.add(request)
+            self.core.submit(request, self.shape.limits, self._deliver)
+        self.check()
+
+    def abort(self, request_id: RequestId) -> None:
+        """Aborts a request in whatever state it is; its blocks are free at once."""
+        ended = self.ended(request_id)
+        self.core.abort(request_id)
+        assert self.ended(request_id), f"{request_id} goes on"
+        if not ended:
+            self.aborted.add(request_id)
+        assert all(
+            request_id not in pool.holders(BlockId(block)) for pool in self.pools for block in range(len(pool))
+        ), f"{request_id} is gone and holds blocks"
+        self.check()
+
+    def step(self, fault: CapacityError | BackendError | None = None) -> None:
+        """One step, which fails when told to."""
+        assert self.core.has_work, "a mistake of the test"
+        self.backend.fault = fault
+        oldest = next(iter(self.core._running), None)
+        runs, failed, computed = self.backend.runs, self.backend.runs_failed, self.backend.computed.total()
+        self.core.step()
+        assert self.backend.runs == runs + 1, "one step is one run"
+        assert self.backend.runs_failed > failed or self.backend.computed.total() > computed, "a step did nothing"
+        assert self.backend.computed.total() - computed <= self.shape.step_tokens
+        assert oldest not in [sequence.request.id for sequence in self.core._waiting], "the oldest was preempted"
+        self.check()
+        if self.backend.runs_failed == failed:
+            self._check_waste()
+
+    def drain(self) -> None:
+        """Steps until nothing is left to do, within the bound that the law of the oldest gives.
+
+        The oldest running sequence is never preempted and computes a token in each step that succeeds; when memory
+        is short each success may take as many tries as there are sequences.
+        """
+        live = [request for request in self.requests.values() if not self.ended(request.id)]
+        tries = 1 if self.backend.batch_tokens_max is None else self.shape.sequences_max + 1
+        for _ in range(tries * sum(len(request.prompt) + request.output_tokens_max for request in live)):
+            if self.core.has_work:
+                self.step()
+        assert not self.core.has_work, "requests wait for ever"
+
+    # What must be true
+
+    def ended(self, request_id: RequestId) -> bool:
+        """Whether a request got its last event."""
+        return any(isinstance(event, Finished | Failed | Refused) for event in self.events[request_id])
+
+    def answer(self, request_id: RequestId) -> list[TokenId]:
+        """The tokens delivered."""
+        return [event.token for event in self.events[request_id] if isinstance(event, TokenDrawn)]
+
+    def finished(self) -> list[Finished]:
+        """The last events of the requests that ended by themselves."""
+        last = [events[-1] for events in self.events.values() if events]
+        return [event for event in last if isinstance(event, Finished) and event.reason != "abort"]
+
+    def check(self) -> None:
+        """What is true between any two calls of the core."""
+        self.core.audit()
+        now = {name: value for name, value in asdict(self.core.statistics()).items() if isinstance(value, int)}
+        events = {name: value for name, value in now.items() if name not in {"running", "waiting"}}
+        fallen = {
+            name: (self._before[name], events[name]) for name in self._before if events[name] < self._before[name]
+        }
+        assert not fallen, f"counters went back: {fallen}"
+        self._before = events
+        if self.shape.overcommit == 1.0:
+            assert now["preemptions"] <= now["out_of_memory"], "preempted with overcommit 1 and enough memory"
+        self._check_contents()
+        for sequence in self.core._running.values():
+            most = self.shape.rules.peak(sequence.tokens_bound)
+            held = sequence.table.held_counts()
+            assert all(h <= m for h, m in zip(held, most, strict=True)), f"{held} blocks held, {most} promised"
+
+    def check_ended(self) -> None:
+        """What is true once every request has ended."""
+        statistics = self.core.statistics()
+        assert (statistics.running, statistics.waiting) == (0, 0)
+        for counts, pool in zip(statistics.blocks, self.pools, strict=True):
+            assert (counts.used, counts.cached + counts.free) == (0, len(pool)), f"{counts} of {len(pool)}"
+        for request in self.requests.values():
+            self._check_story(request)
+        self._check_totals()
+
+    def _deliver(self, event: Event) -> None:
+        request_id = event.request_id
+        assert not self.ended(request_id), f"{event} after the last event"
+        if isinstance(event, Admitted):
+            assert not self.events[request_id], f"{event} comes first or not at all"
+            self._check_admitted(event)
+        elif isinstance(event, TokenDrawn):
+            assert self.events[request_id], f"{event} before admission"
+        self.events[request_id].append(event)
+
+    def _check_admitted(self, event: Admitted) -> None:
+        """A hit is possible, and nobody was overtaken but those who wait for a block that is being computed."""
+        request = self.requests[event.request_id]
+        assert event.tokens_cached % self.shape.block_tokens == 0
+        assert event.tokens_cached < len(request.prompt)
+        if event.tokens_cached:
+            assert any(
+                tokens[: event.tokens_cached] == list(request.prompt[: event.tokens_cached])
+                for other, tokens in self.truth.tokens.items()
+                if other != request.id and self.requests[other].tenant == request.tenant
+            ), f"{event}: no other request of the tenant begins like that"
+        order = list(self.requests)
+        for sequence in self.core._waiting:
+            if sequence.preemptions or order.index(sequence.request.id) < order.index(request.id):
+                assert sequence.awaited in self.core._in_flight, f"{request.id} overtakes {sequence.request.id}"
+
+    def _check_contents(self) -> None:
+        """A sealed block holds what its key says, from the first time that key is seen to the last."""
+        for group, pool in enumerate(self.pools):
+            for block in map(BlockId, range(len(pool))):
+                key = pool.key(block)
+                if key is not None:
+                    content = tuple(self.backend.memory[group][block])
+                    first = self._contents.setdefault((group, key), content)
+                    assert content == first, f"block {block} of group {group} changed from {first} to {content}"
+                    assert None not in content, f"block {block} of group {group} was sealed with holes: {content}"
+
+    def _check_waste(self) -> None:
+        """A running sequence holds at most one partly filled block per group, and nothing that it has passed."""
+        size = self.shape.block_tokens
+        for sequence in self.core._running.values():
+            for group, held in enumerate(sequence.table.held()):
+                pool, window = self.pools[group], groups_of(self.shape.windows)[group].window
+                assert sum(pool.state(block) is State.FILLING for block in held) <= 1
+                first = first_block_of_hit(sequence.computed // size * size, window, size)
+                assert len(held) == -(-sequence.computed // size) - first, f"{sequence.request.id} holds {held}"
+
+    def _check_story(self, request: Request) -> None:
+        """A request got its events in the promised order and the answer it would have got alone."""
+        events, alone = self.events[request.id], answer_alone(request, VOCAB)
+        last, answer = events[-1], self.answer(request.id)
+        assert isinstance(last, Finished | Failed | Refused), f"{request.id} was left with {events}"
+        if not isinstance(last, Finished):
+            assert answer == alone[: len(answer)], f"{request.id}: {answer} instead of {alone}"
+            assert not isinstance(last, Refused) or len(events) == 1
+            return
+        assert last.tokens_prompt == len(request.prompt)
+        assert last.tokens_output == len(answer)
+        assert (last.reason == "abort") == (request.id in self.aborted)
+        if last.reason == "abort":
+            assert answer == alone[: len(answer)], f"{request.id}: {answer} instead of {alone}"
+            return
+        assert answer == alone, f"{request.id}: {answer} instead of {alone}"
+        assert last.reason == ("stop" if answer[-1] in request.stop_tokens else "length")
+        computed = sum(self.backend.computed[request.id, position] > 0 for position in range(last.tokens_prompt))
+        assert last.tokens_prompt <= computed + last.tokens_cached
+        if not last.preemptions:
+            assert last.tokens_prompt == computed + last.tokens_cached, f"{last} and {computed} computed"
+
+    def _check_totals(self) -> None:
+        """The totals are the sums of what each request was told, each token counted once."""
+        statistics, finished = self.core.statistics(), self.finished()
+        last = [events[-1] for events in self.events.values()]
+        assert statistics.finished == len(finished)
+        assert statistics.aborts == len(self.aborted)
+        assert statistics.refusals == sum(isinstance(event, Refused) for event in last)
+        assert statistics.failures == sum(isinstance(event, Failed) for event in last)
+        assert statistics.tokens_output == sum(len(self.answer(name)) for name in self.requests)
+        assert statistics.steps == self.backend.runs
+        assert self._computed_again() <= statistics.tokens_recomputed
+        if not statistics.preemptions:
+            assert statistics.tokens_recomputed == 0
+            assert statistics.tokens_prompt_cached == sum(
+                self._cached_at_admission(events) for events in self.events.values()
+            )
+            assert statistics.tokens_prompt_computed == sum(
+                count for (name, position), count in self.backend.computed.items() if position < self._prompt(name)
+            )
+        if len(finished) + statistics.refusals == len(self.requests):
+            assert statistics.tokens_prompt_cached == sum(event.tokens_cached for event in finished)
+            prompts = sum(event.tokens_prompt for event in finished)
+            assert statistics.tokens_prompt_cached + statistics.tokens_prompt_computed == prompts
+
+    def _computed_again(self) -> int:
+        """Tokens of chunks below where an earlier chunk of the same request had ended."""
+        again = 0
+        for spans in self.backend.spans.values():
+            ends = [0, *accumulate((start + tokens for start, tokens in spans), max)]
+            again += sum(
+                max(0, min(end, start + tokens) - start) for end, (start, tokens) in zip(ends, spans, strict=False)
+            )
+        return again
+
+    def _prompt(self, request_id: RequestId) -> int:
+        return len(self.requests[request_id].prompt)
+
+    def _cached_at_admission(self, events: list[Event]) -> int:
+        return sum(event.tokens_cached for event in events if isinstance(event, Admitted))
