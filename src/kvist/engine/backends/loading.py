@@ -1,16 +1,27 @@
 """From a directory to a model whose attention is ours, refused when its layers are not what its geometry says."""
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any, TypedDict, cast
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from kvist.base.errors import CapacityError, ModelError
 from kvist.base.units import Bytes
 from kvist.engine.backends import attention
 from kvist.engine.backends.device import is_out_of_memory
+from kvist.engine.backends.foreign import translated
 from kvist.geometry.groups import ModelGeometry
+
+
+class Differences(TypedDict):
+    """What transformers tells of weights that it could not put in their place; the names are its own."""
+
+    missing_keys: Collection[str]
+    unexpected_keys: Collection[str]
+    mismatched_keys: Collection[tuple[Any, ...]]
 
 
 def load_model(
@@ -24,22 +35,47 @@ def load_model(
     """
     attention.register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the caller shows progress in its own way
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            directory,
-            dtype=dtype,
-            attn_implementation=attention.IMPLEMENTATION,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-        )
-        torch.nn.Module.to(model, device)
-    except (RuntimeError, MemoryError, ValueError, OSError, KeyError) as error:
-        if is_out_of_memory(error):
-            raise CapacityError(f"the weights in {directory} do not fit into memory: {error}") from error
-        raise ModelError(f"cannot load the model in {directory}: {error}") from error
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # what it would warn of is refused below
+    with translated(f"cannot load the model in {directory}"):
+        try:
+            loaded = AutoModelForCausalLM.from_pretrained(
+                directory,
+                dtype=dtype,
+                attn_implementation=attention.IMPLEMENTATION,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # told in `Differences`, and refused with the tensor's name
+            )
+            # The stubs do not know that asking for `output_loading_info` makes a pair of the answer.
+            model, differences = cast("tuple[PreTrainedModel, Differences]", loaded)
+            torch.nn.Module.to(model, device)
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise CapacityError(f"the weights in {directory} do not fit into memory: {error}") from error
+            raise
+    check_weights(directory, differences)
     check_model(model, geometry)
     return model
+
+
+def check_weights(directory: Path, differences: Differences) -> None:
+    """Compares the tensors that the files hold with those that the configuration has a place for.
+
+    Raises:
+        ModelError: naming a tensor; transformers would have made it up or left it out, and served nonsense.
+    """
+    for kind, found in (
+        ("missing", differences["missing_keys"]),
+        ("of another shape", [key for key, *_ in differences["mismatched_keys"]]),
+        ("unknown to the configuration", differences["unexpected_keys"]),
+    ):
+        if found:
+            raise ModelError(
+                f"{len(found)} weights in {directory} are {kind}, {min(found)!r} for one: config.json and the weights"
+                " are not of one model, or the files are incomplete"
+            )
 
 
 def check_model(model: PreTrainedModel, geometry: ModelGeometry) -> None:
