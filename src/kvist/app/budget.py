@@ -82,14 +82,20 @@ def kv_bytes(config: ServeConfig, free: Bytes, workspace: Bytes) -> Bytes:
     return wanted
 
 
-def engine_limits(geometry: ModelGeometry, config: ServeConfig, plan: KvPlan) -> EngineLimits:
-    """The bounds that requests are held to; those left open are as wide as the model allows."""
+def engine_limits(geometry: ModelGeometry, config: ServeConfig, longest_request: Tokens) -> EngineLimits:
+    """The bounds that requests are held to; those left open are as wide as the model allows.
+
+    Args:
+        geometry: of the model.
+        config: what was asked for.
+        longest_request: what the KV pool can hold for one sequence alone.
+    """
     longest = config.model_tokens_max or geometry.positions_max
     return EngineLimits(
         model_tokens_max=Tokens(longest),
         prompt_tokens_max=Tokens(config.prompt_tokens_max or longest - 1),
         output_tokens_max=Tokens(config.output_tokens_max or longest - 1),
-        longest_request_tokens=plan.longest_request_tokens,
+        longest_request_tokens=longest_request,
         sequences_max=config.sequences_max,
         waiting_max=config.waiting_max,
         vocab_size=geometry.vocab_size,

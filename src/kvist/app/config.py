@@ -8,6 +8,7 @@ from kvist.base.errors import ConfigError
 from kvist.base.units import parse_bytes
 
 _MANY = 2**31 - 1
+_SHOWN_MAX = 60
 _Count = Annotated[int, Field(ge=1, le=_MANY)]
 
 
@@ -65,7 +66,10 @@ def read_config(fields: dict[str, object]) -> ServeConfig:
     if "kv_memory" in given and "kv_memory_fraction" in given:
         raise ConfigError("--kv-memory and --kv-memory-fraction both say how large the KV pool is; give one of them")
     if isinstance(size := given.get("kv_memory"), str):
-        given["kv_memory"] = parse_bytes(size)
+        try:
+            given["kv_memory"] = parse_bytes(size)
+        except ConfigError as error:
+            raise ConfigError(f"--kv-memory {error}") from error
     try:
         return ServeConfig.model_validate(given)
     except ValidationError as error:
@@ -75,4 +79,6 @@ def read_config(fields: dict[str, object]) -> ServeConfig:
 def _refuse(error: ValidationError) -> NoReturn:
     first = error.errors()[0]
     flag = "--" + str(first["loc"][0]).replace("_", "-")
-    raise ConfigError(f"{flag} {first['input']!r}: {first['msg']}") from error
+    shown = repr(first["input"])
+    shown = shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
+    raise ConfigError(f"{flag} {shown}: {first['msg']}") from error

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from blake3 import blake3
+
 from kvist.app.budget import Budget, engine_limits, kv_bytes, kv_limits
 from kvist.app.config import ServeConfig
 from kvist.app.locate import ModelFiles
@@ -67,6 +69,8 @@ def start_engine(files: ModelFiles, config: ServeConfig, report: Report) -> Star
     """
     geometry = read_geometry(files.directory)
     limits = kv_limits(geometry, config)
+    # Before anything is built: contradictions do not depend on what fits.
+    check_limits(engine_limits(geometry, config, limits.model_tokens_max), step_tokens=config.step_tokens)
     device = open_device(config.device)
     if config.threads is not None:
         set_threads(config.threads)
@@ -85,19 +89,18 @@ def start_engine(files: ModelFiles, config: ServeConfig, report: Report) -> Star
     )
 
     report(Progress(stage="Allocating KV memory"))
-    free = bytes_free_on(device) or bytes_free()
-    plan = plan_kv(geometry, kv_bytes(config, free, workspace), limits)
+    own = bytes_free_on(device)
+    plan = plan_kv(geometry, kv_bytes(config, bytes_free() if own is None else own, workspace), limits)
     store = store_of(plan.blocks)
     budget = Budget(
         weights=weights_bytes(model),
         workspace=workspace,
         kv=store.nbytes,
         plan=plan,
-        limits=engine_limits(geometry, config, plan),
+        limits=engine_limits(geometry, config, plan.longest_request_tokens),
         kv_bytes_per_token=geometry.bytes_per_token(config.dtype),
         block_tokens=config.block_tokens,
     )
-    check_limits(budget.limits, step_tokens=config.step_tokens)
     cache = PrefixCache(
         _namespace(files, geometry, config),
         [BlockPool(blocks) for blocks in plan.blocks],
@@ -132,6 +135,8 @@ def _namespace(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig) 
     """
     facts = {
         "model": files.served_name,
+        # Norm epsilons, soft caps and scaling shape keys too, and have no place in the geometry.
+        "config": blake3((files.directory / "config.json").read_bytes()).hexdigest(),
         "weights": files.digest or secrets.token_hex(32),
         "compute dtype": config.dtype,
         "kv dtype": config.dtype,

@@ -3,6 +3,7 @@
 Reads /proc and the control group's files; decides nothing (`kvist.planner.budget` does).
 """
 
+import contextlib
 import resource
 import sys
 from collections.abc import Iterator
@@ -42,7 +43,8 @@ def bytes_resident() -> Bytes:
 
 def start_peak() -> None:
     """Starts the resident peak anew, where the system can; elsewhere the peak is the process's whole life's."""
-    if _CLEAR_REFS.exists():
+    # Absent outside Linux and from small kernels, and not writable in some sandboxes.
+    with contextlib.suppress(OSError):
         _CLEAR_REFS.write_text(_RESET_PEAK)
 
 
@@ -59,10 +61,10 @@ def bytes_peak() -> Bytes:
 
 def _limits(cgroups: Path, membership: Path) -> Iterator[GroupMemory]:
     """The limits that hold for this process: of its own control group and of all above it."""
-    if not membership.exists():
-        return
-    for line in membership.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
+    for line in (_text(membership) or "").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "", "")[:3]
+        if not path.startswith("/"):
+            continue  # no line of this file
         if controllers == "":
             root, names = cgroups, ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
@@ -79,11 +81,26 @@ def _limits(cgroups: Path, membership: Path) -> Iterator[GroupMemory]:
 def _read(directory: Path, names: tuple[str, str, str]) -> GroupMemory | None:
     """The limit of one control group; None when it has none, or none that can be read."""
     limit_file, used_file, droppable = names
+    # "max", an absent file and a file we may not read all mean that nothing is known to bound us here.
+    limit = _count(_text(directory / limit_file))
+    if limit is None or limit >= _UNLIMITED:
+        return None
+    # A limit bounds us even where the rest can not be read.
+    used = _count(_text(directory / used_file)) or 0
+    rows = (line.split() for line in (_text(directory / "memory.stat") or "").splitlines())
+    dropped = next((_count(row[1]) for row in rows if len(row) == 2 and row[0] == droppable), 0) or 0
+    return GroupMemory(limit=limit, used=max(0, used - dropped))
+
+
+def _text(path: Path) -> str | None:
+    """A file of the system's; None when it is absent or not for us."""
     try:
-        limit = int((directory / limit_file).read_text())
-        used = int((directory / used_file).read_text())
-        rows = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
-        # "max", an absent file and a file we may not read all mean that nothing is known to bound us here.
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
     except (OSError, ValueError):
         return None
-    return GroupMemory(limit=limit, used=max(0, used - int(rows.get(droppable, 0)))) if limit < _UNLIMITED else None
+
+
+def _count(text: str | None) -> int | None:
+    """A number of bytes as the system writes it; None for anything else."""
+    shown = (text or "").strip()
+    return int(shown) if shown.isascii() and shown.isdigit() and len(shown) <= 20 else None
