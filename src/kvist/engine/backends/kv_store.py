@@ -7,6 +7,7 @@ of one head lie together and a run of consecutive blocks can be read without cop
     values[group]  [layers, kv_heads, blocks * block_tokens, head_dim_v]
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -59,6 +60,6 @@ class KvStore:
         try:
             # Filled, not merely reserved: memory that is not there must be missed now and not mid-request.
             return torch.empty(shape, dtype=self.dtype, device=self.device).fill_(0)
-        except (RuntimeError, MemoryError) as error:
-            size = torch.tensor(shape).prod().item() * self.dtype.itemsize
-            raise CapacityError(f"cannot allocate {format_bytes(int(size))} of KV memory; lower --kv-memory") from error
+        except (RuntimeError, MemoryError, TypeError) as error:  # the last: more than 64 bits can count
+            size = format_bytes(math.prod(shape) * self.dtype.itemsize)
+            raise CapacityError(f"cannot allocate {size} of KV memory; lower --kv-memory") from error

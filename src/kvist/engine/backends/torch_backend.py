@@ -39,7 +39,8 @@ class TorchBackend:
         try:
             with torch.inference_mode():
                 drawn = iter(draw(self.logits(batch), [chunk.draw for chunk in batch if chunk.draw is not None]))
-        except (RuntimeError, MemoryError) as error:
+        # What torch raises of its own: most is a RuntimeError, a wrong index or shape may be one of the last two.
+        except (RuntimeError, MemoryError, IndexError, ValueError) as error:
             if is_out_of_memory(error):
                 raise CapacityError(f"a step of {sum(len(c.tokens) for c in batch)} tokens: {error}") from error
             raise BackendError(f"the model failed: {error}") from error
