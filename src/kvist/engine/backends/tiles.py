@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from kvist.engine.backends.device import prefers_products
 from kvist.engine.backends.masks import MaskCache
 
-TILE_ROWS = 256
+TILE_ROWS = 128
+"""Enough rows for fast products, few enough that a tile's scores stay near the processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +63,23 @@ def attend(
 def _attend_tile(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, rule: AttentionRule
 ) -> torch.Tensor:
+    if rule.softcap is not None or (query.shape[2] > 1 and prefers_products(query)):
+        return _by_products(query, key, value, mask, rule)
     # Every query head of a KV head sees the same keys: a view, not a copy.
     per_kv_head = query.shape[1]
     key = key.unsqueeze(1).expand(-1, per_kv_head, -1, -1)
     value = value.unsqueeze(1).expand(-1, per_kv_head, -1, -1)
-    if rule.softcap is None:
-        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=rule.scaling)
-    scores = torch.matmul(query, key.transpose(2, 3)) * rule.scaling
-    scores = torch.tanh(scores / rule.softcap) * rule.softcap
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=rule.scaling)
+
+
+def _by_products(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, rule: AttentionRule
+) -> torch.Tensor:
+    """Two matrix products with the scores in memory between them, the heads of a KV head stacked as rows."""
+    kv_heads, per_kv_head, rows, _ = query.shape
+    scores = torch.matmul((query * rule.scaling).flatten(1, 2), key.transpose(1, 2))
+    if rule.softcap is not None:
+        scores = torch.tanh(scores / rule.softcap) * rule.softcap
     if mask is not None:
-        scores = scores + mask
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    return torch.matmul(weights, value)
+        scores.view(kv_heads, per_kv_head, rows, -1).add_(mask)
+    return torch.matmul(torch.softmax(scores, dim=-1), value).view(kv_heads, per_kv_head, rows, -1)
