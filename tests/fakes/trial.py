@@ -214,6 +214,7 @@ class EngineTrial:
         self._before = events
         if self.shape.overcommit == 1.0:
             assert now["preemptions"] <= now["out_of_memory"], "preempted with overcommit 1 and enough memory"
+            self._check_claims()
         self._check_contents()
         for sequence in self.core._running.values():
             most = self.shape.rules.peak(sequence.tokens_bound)
@@ -255,6 +256,19 @@ class EngineTrial:
         for sequence in self.core._waiting:
             if sequence.preemptions or order.index(sequence.request.id) < order.index(request.id):
                 assert sequence.awaited in self.core._in_flight, f"{request.id} overtakes {sequence.request.id}"
+
+    def _check_claims(self) -> None:
+        """What the running may still ask for is there; a window's blocks may be shared today and not tomorrow."""
+        for group, pool in enumerate(self.pools):
+            running = self.core._running.values()
+            peaks = sum(self.shape.rules.peak(sequence.tokens_bound)[group] for sequence in running)
+            held = sum(sequence.table.held_counts()[group] for sequence in running)
+            if self.shape.windows[group] is None:
+                assert peaks - held <= pool.available, (
+                    f"group {group}: {peaks} promised, {held} held, {pool.available} left"
+                )
+            else:
+                assert peaks <= len(pool), f"group {group}: {peaks} promised of {len(pool)}"
 
     def _check_contents(self) -> None:
         """A sealed block holds what its key says, from the first time that key is seen to the last."""
