@@ -91,10 +91,19 @@ def check_model(model: PreTrainedModel, geometry: ModelGeometry) -> None:
     if sorted(found) != sorted(windows):
         raise ModelError(f"the model has attention in layers {sorted(found)}, its configuration says {sorted(windows)}")
     for layer, module in found.items():
-        window = getattr(module, "sliding_window", None)
+        window = _window_of(module, model)
         # A window that no sequence outgrows is full attention.
         if (window if window and window < positions else None) != windows[layer]:
             raise ModelError(f"layer {layer} attends to a window of {window}, its configuration says {windows[layer]}")
+
+
+def _window_of(module: torch.nn.Module, model: PreTrainedModel) -> int | None:
+    """How far an attention module looks back, as it tells its attention."""
+    if hasattr(module, "sliding_window"):
+        return cast("int | None", module.sliding_window)
+    # Mistral's and Phi-3's ask their configuration. Others, which do not, may find a stray field in theirs.
+    config = model.config
+    return cast("int | None", config.sliding_window) if hasattr(type(config), "sliding_window") else None
 
 
 def weights_bytes(model: PreTrainedModel) -> Bytes:
