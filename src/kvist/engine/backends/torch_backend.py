@@ -37,8 +37,7 @@ class TorchBackend:
     def run(self, batch: Batch) -> Sequence[Drawn | None]:
         """Writes the KV of the batch and draws where a draw is wanted; see `Backend.run`."""
         try:
-            with torch.inference_mode():
-                drawn = iter(draw(self.logits(batch), [chunk.draw for chunk in batch if chunk.draw is not None]))
+            drawn = iter(draw(self.logits(batch), [chunk.draw for chunk in batch if chunk.draw is not None]))
         # What torch raises of its own: most is a RuntimeError, a wrong index or shape may be one of the last two.
         except (RuntimeError, MemoryError, IndexError, ValueError) as error:
             if is_out_of_memory(error):
@@ -57,12 +56,13 @@ class TorchBackend:
             row += len(chunk.tokens)
             if chunk.draw is not None:
                 last_rows.append(row)
-        output = self._model(
-            input_ids=torch.tensor([tokens], device=device),
-            position_ids=torch.tensor([positions], device=device),
-            use_cache=False,
-            logits_to_keep=torch.tensor(last_rows, dtype=torch.long, device=device),
-            kvist=PagedStep(batch, self.store, self._masks, self._places),
-        )
+        with torch.inference_mode():
+            output = self._model(
+                input_ids=torch.tensor([tokens], device=device),
+                position_ids=torch.tensor([positions], device=device),
+                use_cache=False,
+                logits_to_keep=torch.tensor(last_rows, dtype=torch.long, device=device),
+                kvist=PagedStep(batch, self.store, self._masks, self._places),
+            )
         logits: torch.Tensor = output.logits[0]
         return logits
