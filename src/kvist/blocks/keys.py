@@ -7,7 +7,6 @@ Laws:
     * Every field that enters a digest is tagged and length-prefixed, so that no two field lists collide.
 """
 
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, NewType
 
@@ -86,7 +85,7 @@ class HashChain:
         """
         size = self._block_tokens
         for index in range(len(self._hashes), len(tokens) // size):
-            packed = array("I", tokens[index * size : (index + 1) * size]).tobytes()
+            packed = b"".join(token.to_bytes(4, "little") for token in tokens[index * size : (index + 1) * size])
             previous = self._hashes[-1] if self._hashes else _CHAIN_START
             data = _fields((("previous", previous), ("tokens", packed), *self._extras))
             self._hashes.append(BlockHash(blake3(data, key=self._key).digest()))
