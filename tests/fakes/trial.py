@@ -22,6 +22,7 @@ from kvist.engine.backend import Backend, BackendError
 from kvist.engine.core import EngineCore
 from kvist.engine.messages import Admitted, EngineLimits, Event, Failed, Finished, Refused, TokenDrawn
 from kvist.engine.request import Request, Sampling
+from kvist.engine.sequence import Sequence
 from kvist.engine.settings import EngineSettings
 from kvist.geometry.groups import KvGroup
 
@@ -79,7 +80,10 @@ class Shape:
         """The longest sequence that fits alone."""
         rules = self.rules
         fits = takewhile(
-            lambda n: all(most <= have for most, have in zip(rules.peak(n), self.blocks, strict=True)), range(1, 1000)
+            lambda n: all(
+                most <= have for most, have in zip(rules.peak(n, rules.step_tokens), self.blocks, strict=True)
+            ),
+            range(1, 1000),
         )
         return Tokens(max(fits, default=0))
 
@@ -217,7 +221,7 @@ class EngineTrial:
             self._check_claims()
         self._check_contents()
         for sequence in self.core._running.values():
-            most = self.shape.rules.peak(sequence.tokens_bound)
+            most = self._peak(sequence)
             held = sequence.table.held_counts()
             assert all(h <= m for h, m in zip(held, most, strict=True)), f"{held} blocks held, {most} promised"
 
@@ -257,11 +261,16 @@ class EngineTrial:
             if sequence.preemptions or order.index(sequence.request.id) < order.index(request.id):
                 assert sequence.awaited in self.core._in_flight, f"{request.id} overtakes {sequence.request.id}"
 
+    def _peak(self, sequence: Sequence) -> list[int]:
+        """Most blocks that a sequence holds from now on, by group."""
+        rules = self.shape.rules
+        return rules.peak(sequence.tokens_bound, min(rules.step_tokens, max(1, sequence.remaining)))
+
     def _check_claims(self) -> None:
         """What the running may still ask for is there; a window's blocks may be shared today and not tomorrow."""
         for group, pool in enumerate(self.pools):
             running = self.core._running.values()
-            peaks = sum(self.shape.rules.peak(sequence.tokens_bound)[group] for sequence in running)
+            peaks = sum(self._peak(sequence)[group] for sequence in running)
             held = sum(sequence.table.held_counts()[group] for sequence in running)
             if self.shape.windows[group] is None:
                 assert peaks - held <= pool.available, (

@@ -44,7 +44,7 @@ def shape_of(dice: Dice, *, overcommit: float) -> Shape:
         retention=Retention(checkpoint_tokens=Tokens(dice.pick([8, 15, 1000])), slack_tokens=Tokens(dice.pick([0, 5]))),
     )
     longest, spare = dice.number(10, 30), dice.pick([0, 1, 3, 8] if overcommit == 1 else [0, 1])
-    return replace(lean, blocks=tuple(most + spare for most in lean.rules.peak(longest)))
+    return replace(lean, blocks=tuple(most + spare for most in lean.rules.peak(longest, lean.step_tokens)))
 
 
 def requests_of(dice: Dice, first: int, longest: int) -> list[Request]:

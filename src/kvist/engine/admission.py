@@ -41,10 +41,15 @@ class AdmissionRules:
     step_tokens: int
     overcommit: float
 
-    def peak(self, tokens: int) -> list[int]:
-        """Most blocks that a sequence of this length holds at once, by group."""
+    def peak(self, tokens: int, step_tokens: int) -> list[int]:
+        """Most blocks that a sequence of this length holds at once, by group.
+
+        Args:
+            tokens: its length in the end.
+            step_tokens: most tokens of it that one step will compute from now on.
+        """
         return [
-            blocks_held_peak(group, tokens, step_tokens=self.step_tokens, block_tokens=self.block_tokens)
+            blocks_held_peak(group, tokens, step_tokens=step_tokens, block_tokens=self.block_tokens)
             for group in self.groups
         ]
 
@@ -60,7 +65,9 @@ class AdmissionRules:
         a window, all that it ever holds at once: when it passes a block that others hold too, it needs another one and
         none becomes free.
         """
-        peak = self.peak(self.tokens_expected(sequence))
+        # A sequence that decodes holds less than one whose prefill takes whole steps.
+        step_tokens = min(self.step_tokens, max(1, sequence.remaining))
+        peak = self.peak(self.tokens_expected(sequence), step_tokens)
         return [
             max(0, most - now) if group.window is None else most
             for group, most, now in zip(self.groups, peak, held, strict=True)

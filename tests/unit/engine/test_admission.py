@@ -92,15 +92,15 @@ def test_blocks_that_others_hold_are_a_saving_where_there_is_no_window() -> None
 
 def test_a_window_is_counted_in_full_for_each() -> None:
     """Two who share a window's blocks part later: then each needs its own."""
-    pools = Pools(11, 8)
-    (peak,) = pools.rules.peak(1000)
+    pools = Pools(10, 8)
+    (peak,) = pools.rules.peak(1000, STEP)
     assert peak == 5
     pools.run(pools.sequence("a", 100, 100))
     assert pools.ask(pools.sequence("b", 101, 100)) is None
     pools.run(pools.sequence("b", 101, 100))
     assert pools.cache.pools[0].available > peak
     assert pools.ask(pools.sequence("c", 101, 100)) == Deferred(
-        reason="needs 5 blocks of KV group 0, 1 are not spoken for"
+        reason="needs 5 blocks of KV group 0, 4 are not spoken for"
     )
     assert pools.ask(pools.sequence("d", 3, 2)) is None
 
@@ -135,7 +135,7 @@ def test_alone_a_request_starts_exactly_when_its_peak_fits(
     prompt: int, output: int, blocks: int, windows: tuple[int | None, ...]
 ) -> None:
     pools = Pools(blocks, *windows)
-    fits = max(pools.rules.peak(prompt + output - 1)) <= blocks
+    fits = max(pools.rules.peak(prompt + output - 1, min(STEP, prompt))) <= blocks
     assert (pools.ask(pools.sequence("a", prompt, output)) is None) == fits
 
 
@@ -156,5 +156,14 @@ def test_who_is_let_in_never_finds_a_pool_empty(requests: list[tuple[int, int, i
 
 def test_rules_are_what_they_say() -> None:
     rules = AdmissionRules(groups=groups_of((None, 8)), block_tokens=SIZE, step_tokens=STEP, overcommit=1.0)
-    assert rules.peak(Tokens(1000)) == [250, 5]
-    assert rules.peak(1) == [1, 1]
+    assert rules.peak(Tokens(1000), STEP) == [250, 5]
+    assert rules.peak(Tokens(1000), 1) == [250, 3]
+    assert rules.peak(1, STEP) == [1, 1]
+
+
+def test_one_that_decodes_claims_less_of_a_window_than_one_that_prefills() -> None:
+    pools = Pools(100, 8)
+    prefills, decodes = pools.sequence("a", 100, 100), pools.sequence("b", 100, 100)
+    decodes.computed = 99
+    assert pools.rules.claims(prefills, [0]) == [5]
+    assert pools.rules.claims(decodes, [0]) == [3]
