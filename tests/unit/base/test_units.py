@@ -77,7 +77,7 @@ def test_a_size_with_its_unit_is_read(text: str, size: int) -> None:
 def test_anything_else_is_refused_with_the_value_and_the_remedy(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_bytes(text)
-    assert repr(text) in str(caught.value)
+    assert repr(text[:40]) in str(caught.value)
     assert "2GiB" in str(caught.value)
 
 
