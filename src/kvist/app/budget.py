@@ -45,8 +45,12 @@ def kv_limits(geometry: ModelGeometry, config: ServeConfig) -> KvLimits:
     """What the KV pool is meant to serve.
 
     Raises:
-        ConfigError: longer sequences were asked for than the model has positions for.
+        ConfigError: longer sequences were asked for than the model has positions for, or it has too few for any.
     """
+    if geometry.positions_max < 2:
+        raise ConfigError(
+            f"a prompt and its answer take at least 2 positions, and the model has {geometry.positions_max}"
+        )
     longest = config.model_tokens_max or geometry.positions_max
     if longest > geometry.positions_max:
         raise ConfigError(f"--model-tokens-max {longest} exceeds the model's {geometry.positions_max} positions")

@@ -27,6 +27,7 @@ from kvist.blocks.window import Retention
 from kvist.engine.backends.device import bytes_free_on, open_device, set_threads, torch_dtype
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.loading import load_model, weights_bytes
+from kvist.engine.backends.tiles import TILE_ROWS
 from kvist.engine.backends.torch_backend import TorchBackend
 from kvist.engine.core import EngineCore
 from kvist.engine.limits import check_limits
@@ -59,15 +60,20 @@ def read_geometry(directory: Path) -> ModelGeometry:
     return geometry_from_config(config)
 
 
-def start_engine(files: ModelFiles, config: ServeConfig, report: Report) -> Started:
+def start_engine(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig, report: Report) -> Started:
     """Loads a model and starts its engine.
+
+    Args:
+        files: of the model.
+        geometry: as `read_geometry` reads it from them.
+        config: checked settings.
+        report: takes how far the start has come.
 
     Raises:
         ModelError: the files do not make a model that can be served.
         ConfigError: settings contradict each other, the model or the machine.
         CapacityError: the memory is not there.
     """
-    geometry = read_geometry(files.directory)
     limits = kv_limits(geometry, config)
     # Before anything is built: contradictions do not depend on what fits.
     check_limits(engine_limits(geometry, config, limits.model_tokens_max), step_tokens=config.step_tokens)
@@ -85,7 +91,7 @@ def start_engine(files: ModelFiles, config: ServeConfig, report: Report) -> Star
     report(Progress(stage="Measuring a full step"))
     groups = len(geometry.groups)
     workspace = measure_workspace(
-        lambda blocks: TorchBackend(model, store_of((blocks,) * groups)), limits, groups=groups
+        lambda blocks: TorchBackend(model, store_of((blocks,) * groups)), limits, groups=groups, tile_rows=TILE_ROWS
     )
 
     report(Progress(stage="Allocating KV memory"))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from kvist.app.budget import Budget
 from kvist.app.clock import SystemClock
 from kvist.app.config import ServeConfig
-from kvist.app.engine import start_engine
+from kvist.app.engine import read_geometry, start_engine
 from kvist.app.locate import locate
 from kvist.app.progress import Progress, Report
 from kvist.engine.backends.tokenizer import load_tokenizer
@@ -32,8 +32,9 @@ def run_server(config: ServeConfig, report: Report, on_ready: OnReady) -> None:
     """
     report(Progress(stage="Checking model files"))
     files = locate(config.model, progress=report)
+    geometry = read_geometry(files.directory)  # before others read the directory, who know more kinds of models
     tokenizer = load_tokenizer(files.directory)
-    started = start_engine(files, config, report)
+    started = start_engine(files, geometry, config, report)
     card = ModelCard(
         id=config.served_model_name or files.served_name,
         root=str(files.directory),

@@ -1,12 +1,12 @@
 """How much memory a full step takes beyond weights and KV: measured, by computing one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from kvist.app.memory import bytes_peak, bytes_resident, start_peak
 from kvist.base.ids import BlockId, RequestId, TokenId
 from kvist.base.units import Bytes
 from kvist.engine.backend import Backend
-from kvist.engine.batch import BlockRun, Chunk, DrawSpec
+from kvist.engine.batch import Batch, BlockRun, Chunk, DrawSpec
 from kvist.engine.request import Sampling
 from kvist.planner.budget import KvLimits
 
@@ -14,42 +14,57 @@ _COSTLIEST = Sampling(top_p=0.5, logprobs=0)
 """Sorts the whole vocabulary; rows are drawn one after the other, so one of this kind shows the most."""
 
 
-def measure_workspace(make_backend: Callable[[int], Backend], limits: KvLimits, *, groups: int) -> Bytes:
+def measure_workspace(
+    make_backend: Callable[[int], Backend], limits: KvLimits, *, groups: int, tile_rows: int
+) -> Bytes:
     """Computes a step as full as can be and returns the bytes it took at its peak.
-
-    It ends the longest sequence and decodes all others: the one shows what long contexts and many tokens cost, the
-    others what their logits do. The context before the step is one block that is read over and over, and the others
-    share another, so that no large pool is needed.
 
     Args:
         make_backend: makes a backend whose pools have this many blocks; it is dropped when the step is done.
         limits: lengths of a step and of a sequence.
         groups: number of KV groups.
+        tile_rows: how many tokens of one sequence attend at a time; more of them take longer, not more memory.
     """
-    size, others = limits.block_tokens, limits.sequences_max - 1
-    tokens = min(limits.step_tokens - others, limits.model_tokens_max)
-    context = (limits.model_tokens_max - tokens) // size
-    written = -(-tokens // size)
-    backend = make_backend(2 + written)
-    longest = Chunk(
-        request_id=RequestId("longest"),
-        tokens=(TokenId(0),) * tokens,
-        start=context * size,
-        runs=(BlockRun(first=0, blocks=(*(BlockId(0),) * context, *map(BlockId, range(2, 2 + written)))),) * groups,
-        draw=DrawSpec(sampling=_COSTLIEST, uniform=0.0),
-    )
-    decodes = (
-        Chunk(
-            request_id=RequestId(f"other {index}"),
-            tokens=(TokenId(0),),
-            start=0,
-            runs=(BlockRun(first=0, blocks=(BlockId(1),)),) * groups,
-            draw=DrawSpec(sampling=Sampling(temperature=0), uniform=0.0),
-        )
-        for index in range(others)
-    )
-    batch = (longest, *decodes)
+    batch = fullest_batch(limits, groups=groups, tile_rows=tile_rows)
+    backend = make_backend(1 + max(block for chunk in batch for run in chunk.runs for block in run.blocks))
     before = bytes_resident()
     start_peak()
     backend.run(batch)
     return Bytes(max(0, bytes_peak() - before))
+
+
+def fullest_batch(limits: KvLimits, *, groups: int, tile_rows: int) -> Batch:
+    """A step of all the tokens and sequences that one may have, the first of which ends the longest one allowed.
+
+    It shows what a long context costs, the others what many tokens and many logits do. So that no large pool is
+    needed, the context before the first chunk is one block over and over, and all others share their blocks; what
+    is computed means nothing.
+    """
+    size = limits.block_tokens
+    first, *others = _lengths(limits, tile_rows)
+    context = (limits.model_tokens_max - first) // size
+    own, shared = -(-first // size), -(-max(others, default=0) // size)
+    blocks = [*[0] * context, *range(1, 1 + own)]
+    chunks = [_chunk(0, first, start=context * size, blocks=blocks, groups=groups)]
+    for index, length in enumerate(others, start=1):
+        blocks = list(range(1 + own, 1 + own + shared))[: -(-length // size)]
+        chunks.append(_chunk(index, length, start=0, blocks=blocks, groups=groups))
+    return tuple(chunks)
+
+
+def _lengths(limits: KvLimits, tile_rows: int) -> Iterator[int]:
+    """Tokens of each sequence: one tile of the first, then as many as may be, but at least one of each."""
+    left, most = limits.step_tokens, min(tile_rows, limits.model_tokens_max)
+    for behind in reversed(range(limits.sequences_max)):
+        yield (length := min(left - behind, most))
+        left, most = left - length, limits.model_tokens_max
+
+
+def _chunk(index: int, length: int, *, start: int, blocks: list[int], groups: int) -> Chunk:
+    return Chunk(
+        request_id=RequestId(f"workspace {index}"),
+        tokens=(TokenId(0),) * length,
+        start=start,
+        runs=(BlockRun(first=0, blocks=tuple(map(BlockId, blocks))),) * groups,
+        draw=DrawSpec(sampling=Sampling(temperature=0) if index else _COSTLIEST, uniform=0.0),
+    )

@@ -7,17 +7,23 @@ needs when it runs.
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import kvist
 from kvist.base.errors import CapacityError, ConfigError, KvistError
 from kvist.cli import bench, fetch, serve
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes flags only as they are written, in every command: one added later must not change what another means."""
+
+    def __init__(self, **rest: Any) -> None:  # noqa: ANN401  whatever argparse takes
+        super().__init__(**rest, allow_abbrev=False)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands and their flags."""
-    parser = argparse.ArgumentParser(
-        prog="kvist", description="Keeps the KV cache of LLM inference alive and useful.", allow_abbrev=False
-    )
+    parser = _Parser(prog="kvist", description="Keeps the KV cache of LLM inference alive and useful.")
     parser.add_argument("--version", action="version", version=f"kvist {kvist.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="{serve,fetch,bench}")
     for command in (serve, fetch, bench):
