@@ -1,0 +1,79 @@
+"""The flags of `kvist serve`: what they mean is in the configuration, what they say is true."""
+
+import argparse
+import re
+import subprocess
+import sys
+
+import pytest
+
+from kvist.app.config import ServeConfig
+from kvist.cli.main import build_parser
+from kvist.cli.serve import settings
+
+NO_ENGINE = """
+import sys
+sys.modules[{module!r}] = None
+from kvist.cli.main import main
+sys.exit(main(["serve", "--model", "nonsense"]))
+"""
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    return build_parser().parse_args(["serve", *arguments])
+
+
+def helps() -> dict[str, str]:
+    """What help says of each flag, by the setting's name."""
+    commands = next(each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    return {each.dest: each.help or "" for each in commands.choices["serve"]._actions}
+
+
+def test_flags_are_taken_as_text_and_nothing_is_a_default() -> None:
+    given = settings(parsed("--port", "x", "--kv-memory", "1GiB", "--served-model-name", ""))
+    assert {name: value for name, value in given.items() if value is not None} == {
+        "port": "x",
+        "kv_memory": "1GiB",
+        "served_model_name": "",
+    }
+
+
+def test_a_flag_given_twice_is_what_was_said_last() -> None:
+    assert settings(parsed("--port", "1", "--port", "2"))["port"] == "2"
+
+
+def test_the_demonstration_is_asked_for_and_no_setting() -> None:
+    assert parsed().demo is False
+    assert parsed("--demo").demo is True
+    assert "demo" not in settings(parsed("--demo"))
+
+
+@pytest.mark.parametrize("name", ServeConfig.model_fields)
+def test_help_tells_every_default_as_it_is(name: str) -> None:
+    default = ServeConfig.model_fields[name].default
+    told = re.search(r"\(([^()]*)\)$", helps()[name])
+    if default is not None:
+        assert told is not None, helps()[name]
+        assert told.group(1) == f"{default:g}" if isinstance(default, float) else told.group(1) == str(default)
+
+
+def test_help_names_every_flag_on_a_narrow_terminal_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    with pytest.raises(SystemExit):
+        parsed("--help")
+    said = capsys.readouterr().out
+    for name in ServeConfig.model_fields:
+        assert f"--{name.replace('_', '-')} " in said
+
+
+@pytest.mark.parametrize("module", ["torch", "transformers", "safetensors"])
+def test_without_the_engine_s_packages_it_says_what_to_install(module: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", NO_ENGINE.format(module=module)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 2
+    (line,) = run.stderr.splitlines()
+    assert line.startswith(f"kvist serve: {module} is not installed; run: ")
+    assert "kvist[engine]" in line
