@@ -91,7 +91,10 @@ def start_engine(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig
     report(Progress(stage="Measuring a full step"))
     groups = len(geometry.groups)
     workspace = measure_workspace(
-        lambda blocks: TorchBackend(model, store_of((blocks,) * groups)), limits, groups=groups, tile_rows=TILE_ROWS
+        lambda blocks: TorchBackend(model, store_of((blocks,) * groups)),
+        limits,
+        groups=groups,
+        rows=2 * TILE_ROWS,  # the second tile makes the masks grow, and the others are like it
     )
 
     report(Progress(stage="Allocating KV memory"))

@@ -14,18 +14,16 @@ _COSTLIEST = Sampling(top_p=0.5, logprobs=0)
 """Sorts the whole vocabulary; rows are drawn one after the other, so one of this kind shows the most."""
 
 
-def measure_workspace(
-    make_backend: Callable[[int], Backend], limits: KvLimits, *, groups: int, tile_rows: int
-) -> Bytes:
+def measure_workspace(make_backend: Callable[[int], Backend], limits: KvLimits, *, groups: int, rows: int) -> Bytes:
     """Computes a step as full as can be and returns the bytes it took at its peak.
 
     Args:
         make_backend: makes a backend whose pools have this many blocks; it is dropped when the step is done.
         limits: lengths of a step and of a sequence.
         groups: number of KV groups.
-        tile_rows: how many tokens of one sequence attend at a time; more of them take longer, not more memory.
+        rows: how many tokens of the longest sequence show what more of them would take.
     """
-    batch = fullest_batch(limits, groups=groups, tile_rows=tile_rows)
+    batch = fullest_batch(limits, groups=groups, rows=rows)
     backend = make_backend(1 + max(block for chunk in batch for run in chunk.runs for block in run.blocks))
     before = bytes_resident()
     start_peak()
@@ -33,7 +31,7 @@ def measure_workspace(
     return Bytes(max(0, bytes_peak() - before))
 
 
-def fullest_batch(limits: KvLimits, *, groups: int, tile_rows: int) -> Batch:
+def fullest_batch(limits: KvLimits, *, groups: int, rows: int) -> Batch:
     """A step of all the tokens and sequences that one may have, the first of which ends the longest one allowed.
 
     It shows what a long context costs, the others what many tokens and many logits do. So that no large pool is
@@ -41,7 +39,7 @@ def fullest_batch(limits: KvLimits, *, groups: int, tile_rows: int) -> Batch:
     is computed means nothing.
     """
     size = limits.block_tokens
-    first, *others = _lengths(limits, tile_rows)
+    first, *others = _lengths(limits, rows)
     context = (limits.model_tokens_max - first) // size
     own, shared = -(-first // size), -(-max(others, default=0) // size)
     blocks = [*[0] * context, *range(1, 1 + own)]
@@ -52,9 +50,9 @@ def fullest_batch(limits: KvLimits, *, groups: int, tile_rows: int) -> Batch:
     return tuple(chunks)
 
 
-def _lengths(limits: KvLimits, tile_rows: int) -> Iterator[int]:
-    """Tokens of each sequence: one tile of the first, then as many as may be, but at least one of each."""
-    left, most = limits.step_tokens, min(tile_rows, limits.model_tokens_max)
+def _lengths(limits: KvLimits, rows: int) -> Iterator[int]:
+    """Tokens of each sequence: so many rows of the first, then as many as may be, but at least one of each."""
+    left, most = limits.step_tokens, min(rows, limits.model_tokens_max)
     for behind in reversed(range(limits.sequences_max)):
         yield (length := min(left - behind, most))
         left, most = left - length, limits.model_tokens_max

@@ -31,7 +31,7 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def refused(name: str, value: object) -> str:
+def check_refused(name: str, value: object) -> str:
     """The one error about a setting: it names the flag, shows the value, and is short."""
     with pytest.raises(ConfigError) as caught:
         read_config({name: value})
@@ -59,7 +59,7 @@ def test_nothing_given_is_what_help_says() -> None:
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("value", NO_COUNT, ids=lambda value: repr(value)[:12])
 def test_what_is_no_count_is_refused(name: str, value: object) -> None:
-    refused(name, value)
+    check_refused(name, value)
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -67,13 +67,13 @@ def test_what_is_no_count_is_refused(name: str, value: object) -> None:
     "value", [*NO_NUMBER, "-1", -0.5, float("nan"), float("inf")], ids=lambda each: repr(each)[:12]
 )
 def test_what_is_no_number_is_refused(name: str, value: object) -> None:
-    refused(name, value)
+    check_refused(name, value)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("value", ["", "x" * 5000, 3, [], b"\xff", "\ud800"], ids=lambda value: repr(value)[:12])
 def test_what_is_no_name_is_refused(name: str, value: object) -> None:
-    refused(name, value)
+    check_refused(name, value)
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -82,19 +82,19 @@ def test_what_is_no_choice_is_refused_with_the_choices(name: str, value: object)
     if value is None:
         assert getattr(read_config({name: value}), name) in {"bfloat16", "cpu"}
         return
-    assert ("bfloat16" if name == "dtype" else "cuda") in refused(name, value)
+    assert ("bfloat16" if name == "dtype" else "cuda") in check_refused(name, value)
 
 
 @pytest.mark.parametrize(
     "value", ["", "0", "-1GiB", "nan", "1e3GiB", "two", "2 Gibibytes", "GiB", "\x00", "9" * 5000, "0.1B"]
 )
 def test_what_is_no_size_is_refused(value: str) -> None:
-    assert "is not a size" in refused("kv_memory", value)
+    assert "is not a size" in check_refused("kv_memory", value)
 
 
 @pytest.mark.parametrize("value", [0, -5, 1.5, [], {}])
 def test_a_size_in_another_type_is_refused_too(value: object) -> None:
-    refused("kv_memory", value)
+    check_refused("kv_memory", value)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_a_size_in_another_type_is_refused_too(value: object) -> None:
     ],
 )
 def test_bounds_are_kept_to_the_last_number_within(name: str, low: int, high: int) -> None:
-    refused(name, str(low))
-    refused(name, str(high))
+    check_refused(name, str(low))
+    check_refused(name, str(high))
     for inside in (low + 1, high - 1):
         assert getattr(read_config({name: str(inside)}), name) == inside
 
@@ -136,7 +136,7 @@ def test_two_ways_to_say_one_thing_are_refused_whatever_they_say(fraction: str) 
 
 
 def test_a_setting_that_is_none_is_refused() -> None:
-    refused("nonsense", "1")
+    check_refused("nonsense", "1")
 
 
 def test_of_several_mistakes_one_is_told() -> None:

@@ -48,11 +48,11 @@ class Hungry:
     sequences_max=st.integers(1, 20),
     model_tokens_max=st.integers(1, 600),
     block_tokens=st.integers(1, 40),
-    tile_rows=st.integers(1, 64),
+    rows=st.integers(1, 64),
     groups=st.integers(1, 3),
 )
 def test_the_step_is_as_full_as_can_be_and_could_happen(
-    *, step_tokens, sequences_max, model_tokens_max, block_tokens, tile_rows, groups
+    *, step_tokens, sequences_max, model_tokens_max, block_tokens, rows, groups
 ) -> None:
     step_tokens = max(step_tokens, sequences_max)
     batch = fullest_batch(
@@ -63,12 +63,12 @@ def test_the_step_is_as_full_as_can_be_and_could_happen(
             block_tokens=block_tokens,
         ),
         groups=groups,
-        tile_rows=tile_rows,
+        rows=rows,
     )
     assert len(batch) == sequences_max
     lengths = [len(chunk.tokens) for chunk in batch]
     assert min(lengths) >= 1
-    most = min(tile_rows, model_tokens_max) + (sequences_max - 1) * model_tokens_max
+    most = min(rows, model_tokens_max) + (sequences_max - 1) * model_tokens_max
     assert sum(lengths) == min(step_tokens, most)
     longest = batch[0].start + lengths[0]
     assert model_tokens_max - block_tokens < longest <= model_tokens_max
@@ -88,7 +88,7 @@ def test_the_step_is_as_full_as_can_be_and_could_happen(
 @pytest.mark.parametrize("size", [0, 48 * MIB])
 def test_what_a_step_takes_is_told_though_it_is_given_back(size: int) -> None:
     hungry = Hungry(size)
-    measured = measure_workspace(lambda _: hungry, limits(), groups=2, tile_rows=8)
+    measured = measure_workspace(lambda _: hungry, limits(), groups=2, rows=8)
     assert size - 2 * MIB <= measured <= size + 8 * MIB
     assert len(hungry.batches) == 1
 
@@ -105,7 +105,7 @@ def test_real_models_compute_it(name: str) -> None:
         store = KvStore(groups, counts, block_tokens=16, dtype=torch.float32, device=torch.device("cpu"))
         return TorchBackend(tested.served, store)
 
-    measured = measure_workspace(make, limits(), groups=len(groups), tile_rows=32)
+    measured = measure_workspace(make, limits(), groups=len(groups), rows=32)
     assert 0 <= measured < 200 * MIB
     assert len(asked) == 1
     assert asked[0] < 10
@@ -117,4 +117,4 @@ def test_a_step_that_does_not_fit_says_so() -> None:
             raise CapacityError(f"a step of {sum(len(chunk.tokens) for chunk in batch)} tokens: no memory")
 
     with pytest.raises(CapacityError, match="a step of 64 tokens"):
-        measure_workspace(lambda _: Full(), limits(), groups=1, tile_rows=8)
+        measure_workspace(lambda _: Full(), limits(), groups=1, rows=8)
