@@ -1,0 +1,206 @@
+"""What the engine may rely on from each `Backend` of `kvist.engine.backend`, wherever blocks lie and whoever is beside.
+
+An implementation joins by one entry in BACKENDS: a class that makes it with two KV groups, one of which looks back
+WINDOW tokens only, and can make its next run fail.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from fakes.backend import MemoryBackend, Truth
+from kvist.base.errors import CapacityError
+from kvist.base.ids import BlockId, RequestId, TenantId, TokenId
+from kvist.base.units import Tokens
+from kvist.engine.backend import Backend, BackendError
+from kvist.engine.backends.kv_store import KvStore
+from kvist.engine.backends.torch_backend import TorchBackend
+from kvist.engine.batch import BlockRun, Chunk, Drawn, DrawSpec
+from kvist.engine.request import Request, Sampling
+from tiny_engine import one_thread, subject
+
+SIZE, BLOCKS, WINDOW, VOCAB = 16, 24, 32, 307
+GREEDY = DrawSpec(sampling=Sampling(temperature=0), uniform=0.0)
+
+
+class MemoryTrial:
+    """The backend of plain lists, which must know the true tokens of each request."""
+
+    def __init__(self) -> None:
+        self._truth = Truth()
+        self._backend = MemoryBackend([BLOCKS] * 2, [None, WINDOW], block_tokens=SIZE, vocab=VOCAB, truth=self._truth)
+        self.backend: Backend = self._backend
+
+    def know(self, name: str, tokens: Sequence[int]) -> None:
+        request = Request(
+            id=RequestId(name),
+            tenant=TenantId("blue"),
+            prompt=tuple(map(TokenId, tokens)),
+            output_tokens_max=Tokens(1),
+            sampling=Sampling(),
+            stop_tokens=frozenset(),
+        )
+        self._truth.add(request)
+
+    @contextmanager
+    def failing(self, family: type[CapacityError | BackendError]) -> Iterator[None]:
+        self._backend.fault = family("told to")
+        yield
+
+
+class TorchTrial:
+    """A tiny Gemma 3, whose last layer can be made to fail as torch does."""
+
+    def __init__(self) -> None:
+        tested = subject("gemma3")
+        assert [group.window for group in tested.geometry.groups] == [None, WINDOW]
+        store = KvStore(
+            tested.geometry.groups,
+            [BLOCKS] * 2,
+            block_tokens=SIZE,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+        )
+        self.backend: Backend = TorchBackend(tested.served, store)
+        self._last_layer = tested.served.get_decoder().layers[-1]
+
+    def know(self, name: str, tokens: Sequence[int]) -> None:
+        """Its model needs not be told."""
+
+    @contextmanager
+    def failing(self, family: type[CapacityError | BackendError]) -> Iterator[None]:
+        def fail(*_: object) -> None:
+            raise MemoryError if family is CapacityError else RuntimeError("told to")
+
+        handle = self._last_layer.register_forward_pre_hook(fail)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+Trial = MemoryTrial | TorchTrial
+BACKENDS: dict[str, type[Trial]] = {"MemoryBackend": MemoryTrial, "TorchBackend": TorchTrial}
+
+
+@pytest.fixture(params=BACKENDS)
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[[], Trial]]:
+    """Makes a backend of each kind, its pool empty."""
+    with one_thread():
+        yield BACKENDS[request.param]
+
+
+def text(length: int, seed: int = 0) -> list[int]:
+    return torch.randint(3, 300, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def chunk(name: str, tokens: Sequence[int], blocks: Sequence[int], *, start: int = 0, last: bool = True) -> Chunk:
+    """Tokens from `start` on; both groups use the same block numbers, the window group those that it still reads."""
+    end = start + len(tokens)
+    held = tuple(map(BlockId, blocks[: -(-end // SIZE)]))
+    passed = max(0, start - WINDOW + 1) // SIZE
+    return Chunk(
+        request_id=RequestId(name),
+        tokens=tuple(map(TokenId, tokens)),
+        start=start,
+        runs=(BlockRun(first=0, blocks=held), BlockRun(first=passed, blocks=held[passed:])),
+        draw=GREEDY if last else None,
+    )
+
+
+def alone(make: Callable[[], Trial], tokens: Sequence[int]) -> TokenId:
+    """What follows a text that is computed in one chunk and in order."""
+    trial = make()
+    trial.know("alone", tokens)
+    return token_of(trial.backend.run((chunk("alone", tokens, range(BLOCKS)),)))
+
+
+def token_of(found: Sequence[Drawn | None]) -> TokenId:
+    (only,) = found
+    assert only is not None
+    return only.token
+
+
+class TestBackend:
+    def test_one_entry_per_chunk_in_order_and_none_where_nothing_is_drawn(self, make: Callable[[], Trial]) -> None:
+        trial, texts = make(), [text(5, 1), text(40, 2), text(17, 3), text(1, 4)]
+        for index, tokens in enumerate(texts):
+            trial.know(f"{index}", tokens)
+        found = trial.backend.run(
+            (
+                chunk("0", texts[0], [0]),
+                chunk("1", texts[1][:33], [1, 2, 3], last=False),
+                chunk("2", texts[2], [4, 5]),
+                chunk("3", texts[3], [6]),
+            )
+        )
+        assert [each is None for each in found] == [False, True, False, False]
+        assert [each.token for each in found if each] == [alone(make, texts[index]) for index in (0, 2, 3)]
+
+    @pytest.mark.parametrize("cuts", [[16], [1], [15, 17], [32, 64], [10, 20, 30, 40, 50, 60, 70], list(range(1, 80))])
+    def test_a_text_in_parts_is_the_same_text(self, make: Callable[[], Trial], cuts: list[int]) -> None:
+        trial, tokens = make(), text(80)
+        trial.know("a", tokens)
+        for start, end in zip([0, *cuts], [*cuts, len(tokens)], strict=True):
+            last = end == len(tokens)
+            found = trial.backend.run((chunk("a", tokens[start:end], range(BLOCKS), start=start, last=last),))
+        assert token_of(found) == alone(make, tokens)
+
+    @pytest.mark.parametrize("blocks", [[9, 8, 7, 6, 5], [20, 3, 11, 4, 23], [5, 6, 7, 1, 2]])
+    def test_it_is_the_same_wherever_its_blocks_lie(self, make: Callable[[], Trial], blocks: list[int]) -> None:
+        trial, tokens = make(), text(75)
+        trial.know("a", tokens)
+        trial.backend.run((chunk("a", tokens[:50], blocks, last=False),))
+        assert token_of(trial.backend.run((chunk("a", tokens[50:], blocks, start=50),))) == alone(make, tokens)
+
+    def test_others_beside_it_change_nothing(self, make: Callable[[], Trial]) -> None:
+        trial, texts = make(), [text(60, seed) for seed in range(4)]
+        for index, tokens in enumerate(texts):
+            trial.know(f"{index}", tokens)
+        places = [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
+        trial.backend.run(tuple(chunk(f"{i}", texts[i][:20], places[i], last=False) for i in range(3)))
+        trial.backend.run(tuple(chunk(f"{i}", texts[i][20:59], places[i], start=20, last=False) for i in (2, 0, 1)))
+        found = trial.backend.run(
+            (*(chunk(f"{i}", texts[i][59:], places[i], start=59) for i in range(3)), chunk("3", texts[3], places[3]))
+        )
+        assert [each.token for each in found if each] == [alone(make, tokens) for tokens in texts]
+
+    def test_what_one_wrote_another_may_read(self, make: Callable[[], Trial]) -> None:
+        trial, common = make(), text(48)
+        first, second = [*common, *text(3, 1)], [*common, *text(7, 2)]
+        for name, tokens in (("first", first), ("second", second)):
+            trial.know(name, tokens)
+        trial.backend.run((chunk("first", first, [0, 1, 2, 3]),))
+        found = trial.backend.run((chunk("second", second[48:], [0, 1, 2, 9], start=48),))
+        assert token_of(found) == alone(make, second)
+
+    def test_a_block_given_to_another_is_the_other_s(self, make: Callable[[], Trial]) -> None:
+        trial, old, new = make(), text(60, 1), text(50, 2)
+        for name, tokens in (("old", old), ("new", new)):
+            trial.know(name, tokens)
+        trial.backend.run((chunk("old", old, [3, 2, 1, 0]),))
+        assert token_of(trial.backend.run((chunk("new", new, [0, 1, 2, 3]),))) == alone(make, new)
+
+    def test_an_answer_goes_on_token_by_token(self, make: Callable[[], Trial]) -> None:
+        trial, tokens = make(), text(30)
+        trial.know("a", tokens)
+        places, computed = [7, 0, 13, 2], 0
+        for _ in range(20):
+            found = trial.backend.run((chunk("a", tokens[computed:], places, start=computed),))
+            assert token_of(found) == alone(make, tokens)
+            computed, tokens = len(tokens), [*tokens, token_of(found)]
+
+    @pytest.mark.parametrize("family", [CapacityError, BackendError])
+    def test_a_failure_is_ours_and_spoils_nothing_but_its_own_batch(
+        self, make: Callable[[], Trial], family: type[CapacityError | BackendError]
+    ) -> None:
+        trial, kept, lost = make(), text(40, 1), text(40, 2)
+        for name, tokens in (("kept", kept), ("lost", lost)):
+            trial.know(name, tokens)
+        trial.backend.run((chunk("kept", kept[:39], [5, 1, 3], last=False),))
+        with trial.failing(family), pytest.raises(family):
+            trial.backend.run((chunk("lost", lost, [0, 2, 4]),))
+        assert token_of(trial.backend.run((chunk("kept", kept[39:], [5, 1, 3], start=39),))) == alone(make, kept)
+        assert token_of(trial.backend.run((chunk("lost", lost, [0, 2, 4]),))) == alone(make, lost)
