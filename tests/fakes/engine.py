@@ -57,7 +57,7 @@ class Script:
     tokens: tuple[int, ...] = tuple(b"Hello, world! ")
     tokens_cached: int = 0
     prefix_end: str = "nothing in the cache begins like this"
-    refusal: Literal["invalid", "busy", "draining"] | None = None
+    refusal: Literal["invalid", "busy"] | None = None
     fails_after: int | None = None
     stalls_after: int | None = None
     waits: bool = False
@@ -92,6 +92,7 @@ class _Counts:
     finished: int = 0
     failures: int = 0
     aborted: list[RequestId] = field(default_factory=list)
+    completed: list[RequestId] = field(default_factory=list)
 
 
 class ScriptedEngine:
@@ -119,6 +120,9 @@ class ScriptedEngine:
 
     def abort(self, request_id: RequestId) -> None:
         self._post(lambda: self._abort(request_id))
+
+    def complete(self, request_id: RequestId) -> None:
+        self._post(lambda: self._complete(request_id))
 
     def statistics(self) -> EngineStatistics:
         with self._changed:
@@ -225,6 +229,12 @@ class ScriptedEngine:
         if sequence is not None:
             self._counts.aborts += 1
             self._finish(sequence, "abort")
+
+    def _complete(self, request_id: RequestId) -> None:
+        sequence = self._running.get(request_id) or self._waiting.get(request_id)
+        if sequence is not None:
+            self._counts.completed.append(request_id)
+            self._finish(sequence, "stop")
 
     def _finish(self, sequence: _Sequence, reason: FinishReason) -> None:
         self._counts.finished += 1

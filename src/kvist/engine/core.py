@@ -81,7 +81,8 @@ class EngineCore:
 
     def submit(self, request: Request, limits: EngineLimits, deliver: Deliver) -> None:
         """Queues a request, or sends its refusal."""
-        refusal = reason_to_refuse(request, limits, waiting=len(self._waiting), known=request.id in self._deliver)
+        # Everybody who has not ended: who is about to run was taken in with those who will wait.
+        refusal = reason_to_refuse(request, limits, live=len(self._deliver), known=request.id in self._deliver)
         if refusal is not None:
             self._counters.refusals += 1
             deliver(refusal)
@@ -92,11 +93,12 @@ class EngineCore:
         self._deliver[request.id] = deliver
 
     def abort(self, request_id: RequestId) -> None:
-        """Ends a request wherever it is; unknown ids are ignored."""
-        sequence = self._running.get(request_id) or next((s for s in self._waiting if s.request.id == request_id), None)
-        if sequence is not None:
-            self._counters.aborts += 1
-            self._finish(sequence, "abort")
+        """Ends a request that nobody wants any more, wherever it is; unknown ids are ignored."""
+        self._end_early(request_id, "abort")
+
+    def complete(self, request_id: RequestId) -> None:
+        """Ends a request whose output is all that was wanted, as at a stop string; unknown ids are ignored."""
+        self._end_early(request_id, "stop")
 
     def fail_all(self, message: str) -> None:
         """Tells every request that it failed and forgets it, as when the engine cannot go on.
@@ -121,6 +123,8 @@ class EngineCore:
             self._commit(plan)
             self._hand_out(plan, draws)
         self._counters.steps += 1
+        if self._settings.audits:
+            self.audit()
 
     def statistics(self) -> EngineStatistics:
         """A snapshot of queues, pools and counters."""
@@ -234,8 +238,15 @@ class EngineCore:
         self._leave(sequence)
         self._waiting.appendleft(sequence)
 
+    def _end_early(self, request_id: RequestId, reason: FinishReason) -> None:
+        sequence = self._running.get(request_id) or next((s for s in self._waiting if s.request.id == request_id), None)
+        if sequence is not None:
+            self._finish(sequence, reason)
+
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        if reason != "abort":
+        if reason == "abort":
+            self._counters.aborts += 1
+        else:
             self._counters.finished += 1
         self._end(
             sequence,

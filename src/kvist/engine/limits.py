@@ -34,21 +34,21 @@ def check_limits(limits: EngineLimits, *, step_tokens: int) -> None:
         )
 
 
-def reason_to_refuse(request: Request, limits: EngineLimits, *, waiting: int, known: bool) -> Refused | None:
+def reason_to_refuse(request: Request, limits: EngineLimits, *, live: int, known: bool) -> Refused | None:
     """None when the request may be queued, else its refusal.
 
     Args:
         request: what is asked.
         limits: the engine's bounds.
-        waiting: requests queued now.
+        live: requests that run or wait now.
         known: whether a live request has this id.
     """
     if known:
         return Refused(request_id=request.id, kind="invalid", message=f"request {request.id!r} is running already")
     for param, complaint in _complaints(request, limits):
         return Refused(request_id=request.id, kind="invalid", message=complaint, param=param)
-    if waiting >= limits.waiting_max:
-        message = f"{waiting} requests are waiting already; try again later"
+    if live >= limits.sequences_max + limits.waiting_max:
+        message = f"{live} requests run or wait already; try again later"
         return Refused(request_id=request.id, kind="busy", message=message)
     return None
 

@@ -49,7 +49,7 @@ class Finished:
     """The request ended.
 
     Attributes:
-        reason: "stop" (a stop token), "length" (its bound or the model's), "abort" (asked to end).
+        reason: "stop" (a stop token, or its output was complete), "length" (its bound), "abort" (nobody wanted more).
         tokens_prompt: length of the prompt; tokens_cached of them came from the cache, the rest was computed.
         tokens_output: tokens delivered.
         preemptions: how often the request lost its blocks and was resumed by recomputing.
@@ -68,13 +68,13 @@ class Refused:
     """The request was not accepted; nothing was computed for it.
 
     Attributes:
-        kind: "invalid" (can never run), "busy" (queue is full) or "draining" (the engine is stopping).
+        kind: "invalid" (can never run) or "busy" (too many run and wait).
         message: what was wrong, with the value and the remedy.
         param: the field of the request to blame, when there is one.
     """
 
     request_id: RequestId
-    kind: Literal["invalid", "busy", "draining"]
+    kind: Literal["invalid", "busy"]
     message: str
     param: str | None = None
 
@@ -100,7 +100,7 @@ class EngineLimits:
         output_tokens_max: output of one sequence.
         longest_request_tokens: what the KV pool can hold for one sequence alone.
         sequences_max: sequences running at once.
-        waiting_max: sequences waiting at once; more are refused as busy.
+        waiting_max: sequences beyond those that wait at once; more are refused as busy.
         vocab_size: token ids are below this.
     """
 

@@ -20,13 +20,15 @@ class EngineSettings:
         sequences_max: sequences running at once.
         overcommit: at least 1; outputs are expected to take 1/overcommit of their bounds.
         retention: which passed window blocks stay cached.
+        audits: whether the ledger is checked after every step, which costs time in proportion to the pool.
     """
 
     groups: tuple[KvGroup, ...]
     kv_bytes: Bytes
     kv_bytes_per_token: Bytes
     block_tokens: int = 16
-    step_tokens: int = 2048
+    step_tokens: int = 1024
     sequences_max: int = 64
     overcommit: float = 1.0
     retention: Retention = Retention()
+    audits: bool = False

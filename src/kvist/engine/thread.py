@@ -29,6 +29,14 @@ class _Abort:
     request_id: RequestId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Complete:
+    request_id: RequestId
+
+
+_Message = _Submit | _Abort | _Complete
+
+
 class EngineThread:
     """Runs an `EngineCore`; its methods may be called from any thread and return at once."""
 
@@ -36,8 +44,8 @@ class EngineThread:
         """Wraps a core, which nobody else may touch from now on; `start` makes it run."""
         self._core = core
         self._limits = limits
-        self._inbox: list[_Submit | _Abort] = []
-        self._taken: deque[_Submit | _Abort] = deque()
+        self._inbox: list[_Message] = []
+        self._taken: deque[_Message] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._ended = False
@@ -77,8 +85,12 @@ class EngineThread:
             deliver(Failed(request_id=request.id, message=self._why_not))
 
     def abort(self, request_id: RequestId) -> None:
-        """Ends a request within one step; unknown and ended ids are ignored."""
+        """Ends a request that nobody wants any more within one step; unknown and ended ids are ignored."""
         self._post(_Abort(request_id=request_id))
+
+    def complete(self, request_id: RequestId) -> None:
+        """Ends a request whose output is all that was wanted, likewise."""
+        self._post(_Complete(request_id=request_id))
 
     def statistics(self) -> EngineStatistics:
         """The snapshot taken after the latest step."""
@@ -88,7 +100,7 @@ class EngineThread:
     def _why_not(self) -> str:
         return self._fault or "the engine was stopped"
 
-    def _post(self, message: _Submit | _Abort) -> bool:
+    def _post(self, message: _Message) -> bool:
         """Leaves a message; False when nobody will read it any more."""
         with self._wake:
             if not self._ended:
@@ -119,10 +131,13 @@ class EngineThread:
     def _serve(self) -> None:
         while self._taken:
             message = self._taken[0]
-            if isinstance(message, _Submit):
-                self._core.submit(message.request, self._limits, message.deliver)
-            else:
-                self._core.abort(message.request_id)
+            match message:
+                case _Submit():
+                    self._core.submit(message.request, self._limits, message.deliver)
+                case _Abort():
+                    self._core.abort(message.request_id)
+                case _Complete():
+                    self._core.complete(message.request_id)
             self._taken.popleft()  # only now: should the core have raised, it does not know of the request
         if self._core.has_work:
             self._core.step()

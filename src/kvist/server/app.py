@@ -52,6 +52,7 @@ def create_app(
         # Without a description, FastAPI has no documentation to show either, whose scripts would come from elsewhere;
         # bodies are read here and not by FastAPI, so what it would describe is not what is taken.
         openapi_url=None,
+        redirect_slashes=False,  # a path that is not served is a 404 with a body, not an empty redirect
         exception_handlers={
             ApiError: on_api_error,
             HTTPException: on_http_error,

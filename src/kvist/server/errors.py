@@ -95,8 +95,6 @@ def of_refusal(refused: Refused) -> ApiError:
     match refused.kind:
         case "busy":
             return ApiError(refused.message, family=BUSY, code="engine_busy")
-        case "draining":
-            return draining()
         case "invalid":
             return ApiError(refused.message, param=refused.param)
 

@@ -2,7 +2,7 @@
 
 Laws:
     * Whoever enters a `Generation` and leaves it, by whatever way, leaves no sequence of it in the engine.
-    * A sequence that the engine ended is not aborted; one whose text ended at a stop string is.
+    * A sequence that the engine ended is left alone; one whose text ended at a stop string is completed.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class Generation:
                 piece = choice.push(event)
                 if piece is not None and piece.finish is not None:
                     del self._live[event.request_id]
-                    self._service.engine.abort(event.request_id)
+                    self._service.engine.complete(event.request_id)
                 return piece
             case Finished():
                 del self._live[event.request_id]

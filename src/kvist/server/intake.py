@@ -31,6 +31,16 @@ async def take(request: Request, service: Service, shape: Shape, job_of: JobOf) 
         ApiError: it can not be honoured, or not now.
     """
     arrived_s = service.clock.now_s()
+    try:
+        job = await _job(request, service, job_of)
+    except ApiError as error:
+        service.metrics.count_refusal(error)
+        raise
+    explains = request.headers.get(EXPLAIN_HEADER) == "1"
+    return Reply(service, job, shape, arrived_s=arrived_s, explains=explains)
+
+
+async def _job(request: Request, service: Service, job_of: JobOf) -> Job:
     service.lifecycle.check_accepting()
     body = await read_body(request, service.settings)
 
@@ -42,9 +52,7 @@ async def take(request: Request, service: Service, shape: Shape, job_of: JobOf) 
         except RequestError as error:
             raise ApiError(str(error), param=error.param, code="invalid_value") from error
 
-    job = await service.worker.run(read)
-    explains = request.headers.get(EXPLAIN_HEADER) == "1"
-    return Reply(service, job, shape, arrived_s=arrived_s, explains=explains)
+    return await service.worker.run(read)
 
 
 def _check_model(given: dict[str, Any], served: str) -> None:

@@ -155,7 +155,7 @@ class DrainingServer(uvicorn.Server):
         self._lifecycle.drain()
         _log.info("draining: %d requests run, for at most %g s", self._lifecycle.running, self._drain_s)
         if not await self._becomes_idle(self._drain_s):
-            _log.warning("aborting %d requests that did not finish in time", self._lifecycle.running)
+            _log.warning("aborting %d requests that still run", self._lifecycle.running)
             self._lifecycle.abort_all()
             self._hurry.clear()
             await self._becomes_idle(ABORT_GRACE_S)

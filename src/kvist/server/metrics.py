@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvist.engine.messages import EngineStatistics
+from kvist.server.errors import FAULT, ApiError
 from kvist.server.lifecycle import Lifecycle
 from kvist.server.ports import Engine
 
@@ -21,8 +22,7 @@ INTER_TOKEN_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 EVENTS = {
     "steps": "Steps of the engine.",
     "preemptions": "Running sequences that lost their blocks to others.",
-    "refusals": "Sequences that the engine did not accept.",
-    "aborts": "Sequences ended on request, by clients that left or by a drain.",
+    "aborts": "Sequences that nobody wanted any more: the client left, another choice failed, or a drain was over.",
     "finished": "Sequences that came to their end.",
     "failures": "Sequences that the engine could not carry through.",
     "out_of_memory": "Times that memory ran out in the backend.",
@@ -49,12 +49,23 @@ class Metrics:
             buckets=INTER_TOKEN_S,
             registry=self._registry,
         )
+        self.refusals = Counter(
+            "kvist_refusals",
+            "Generation requests that were not honoured, by the error's code.",
+            ("code",),
+            registry=self._registry,
+        )
         self.responses = Counter(
             "kvist_http_responses",
             "Answers by route and status code.",
             ("route", "status"),
             registry=self._registry,
         )
+
+    def count_refusal(self, error: ApiError) -> None:
+        """Counts a request that was not honoured; a failure of ours is none."""
+        if error.family is not FAULT:
+            self.refusals.labels(error.code or "invalid_request").inc()
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""

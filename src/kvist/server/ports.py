@@ -36,6 +36,13 @@ class Engine(Protocol):
         """Ends a request in whatever state it is, within one step; unknown and ended ids are ignored."""
         ...
 
+    def complete(self, request_id: RequestId) -> None:
+        """Ends a request whose output is all that was wanted, as at a stop string, likewise.
+
+        It counts as finished, not as aborted.
+        """
+        ...
+
     def statistics(self) -> EngineStatistics:
         """A consistent snapshot, taken after the latest completed step."""
         ...

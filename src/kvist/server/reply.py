@@ -77,6 +77,7 @@ class Reply(Response):
                         self._log("client left")
         except ApiError as error:
             self._log(f"status {error.family.status}")
+            self._service.metrics.count_refusal(error)
             await error.response()(scope, receive, send)
 
     async def _answer_at_once(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,6 +104,7 @@ class Reply(Response):
                 await _send_event(send, self._chunk(piece, begun))
         except ApiError as error:
             self._log(f"status 200, then {error.family.status}")
+            self._service.metrics.count_refusal(error)
             await _send_event(send, error.body())
             return
         self._log("status 200")

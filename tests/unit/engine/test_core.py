@@ -113,11 +113,25 @@ def test_a_request_that_just_fits_the_pool_is_served() -> None:
 
 def test_one_too_many_in_the_queue_is_told_to_come_back() -> None:
     trial = EngineTrial(Shape(waiting_max=2, sequences_max=1))
-    trial.submit(*(request_of(name, PROMPT[:4], output=2) for name in "abc"))
-    event = last(trial, "c")
+    trial.submit(*(request_of(name, PROMPT[:4], output=2) for name in "abcd"))
+    event = last(trial, "d")
     assert isinstance(event, Refused)
     assert event.kind == "busy"
     finish(trial)
+    assert all(isinstance(last(trial, name), Finished) for name in "abc")
+
+
+def test_one_whose_output_is_all_that_was_wanted_is_finished_and_not_aborted() -> None:
+    trial = EngineTrial(Shape())
+    trial.submit(request_of("a", PROMPT[:4], output=9))
+    trial.step()
+    trial.core.complete(RequestId("a"))
+    event = last(trial, "a")
+    assert isinstance(event, Finished)
+    assert event.reason == "stop"
+    assert (trial.core.statistics().finished, trial.core.statistics().aborts) == (1, 0)
+    trial.core.complete(RequestId("a"))
+    trial.core.audit()
 
 
 def test_an_id_in_use_is_refused_and_its_owner_goes_on() -> None:

@@ -22,15 +22,15 @@ LIMITS = EngineLimits(
 )
 
 
-def refusal(prompt: int | tuple[int, ...], output: int, *, waiting: int = 0, known: bool = False) -> Refused | None:
+def refusal(prompt: int | tuple[int, ...], output: int, *, live: int = 0, known: bool = False) -> Refused | None:
     tokens = (1,) * prompt if isinstance(prompt, int) else prompt
-    return reason_to_refuse(request_of("r", tokens, output=output), LIMITS, waiting=waiting, known=known)
+    return reason_to_refuse(request_of("r", tokens, output=output), LIMITS, live=live, known=known)
 
 
 @pytest.mark.parametrize(("prompt", "output"), [(1, 1), (80, 11), (41, 50), (1, 50), ((0, 9), 1)])
 def test_what_is_just_within_the_bounds_is_accepted(prompt: int | tuple[int, ...], output: int) -> None:
     assert refusal(prompt, output) is None
-    assert refusal(prompt, output, waiting=2) is None
+    assert refusal(prompt, output, live=6) is None
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_what_can_never_run_is_refused_with_value_and_field(
 
 
 def test_a_full_queue_is_a_reason_to_come_back_later() -> None:
-    refused = refusal(1, 1, waiting=3)
+    refused = refusal(1, 1, live=7)
     assert refused is not None
     assert (refused.kind, refused.param) == ("busy", None)
-    assert "3 requests are waiting" in refused.message
+    assert "7 requests run or wait" in refused.message
 
 
 def test_what_can_never_run_is_not_asked_to_come_back() -> None:
-    refused = refusal(0, 1, waiting=3)
+    refused = refusal(0, 1, live=7)
     assert refused is not None
     assert refused.kind == "invalid"
 

@@ -39,9 +39,7 @@ def test_an_error_has_the_shape_of_openais() -> None:
     assert "retry-after" not in response.headers
 
 
-@pytest.mark.parametrize(
-    ("kind", "status", "retries"), [("busy", 429, True), ("draining", 503, True), ("invalid", 400, False)]
-)
+@pytest.mark.parametrize(("kind", "status", "retries"), [("busy", 429, True), ("invalid", 400, False)])
 def test_each_refusal_has_its_status(kind: str, status: int, retries: bool) -> None:
     refused = Refused(request_id=RequestId("r"), kind=kind, message="why", param="n")
     response = of_refusal(refused).response()

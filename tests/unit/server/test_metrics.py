@@ -35,10 +35,21 @@ def test_the_engines_counters_are_read_and_not_copied(start) -> None:
     statuses = [ask(app, "/v1/completions", completion()).status_code for _ in range(3)]
     assert statuses == [200, 500, 429]
     samples, statistics = samples_of(app), engine.statistics()
-    for name in ("preemptions", "refusals", "aborts", "finished", "failures", "out_of_memory", "evictions"):
+    for name in ("preemptions", "aborts", "finished", "failures", "out_of_memory", "evictions"):
         assert samples[f"kvist_{name}_total"] == getattr(statistics, name)
-    assert (samples["kvist_refusals_total"], samples["kvist_failures_total"]) == (1, 1)
+    assert (samples["kvist_refusals_total engine_busy"], samples["kvist_failures_total"]) == (1, 1)
     assert samples["kvist_steps_total"] > 0
+
+
+def test_what_the_server_refuses_itself_is_counted_by_its_code(start) -> None:
+    app = app_of(start(), ByteTokenizer())
+    assert ask(app, "/v1/completions", completion(model="another")).status_code == 404
+    assert ask(app, "/v1/completions", completion(prompt="")).status_code == 400
+    assert ask(app, "/v1/completions", completion(n=10_000)).status_code == 400
+    samples = samples_of(app)
+    assert samples["kvist_refusals_total model_not_found"] == 1
+    assert samples["kvist_refusals_total empty_prompt"] == 1
+    assert samples["kvist_refusals_total invalid_value"] == 1
 
 
 def test_blocks_and_requests_are_gauges_by_state(start) -> None:
