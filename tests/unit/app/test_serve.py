@@ -1,6 +1,7 @@
 """A server's whole life within this process: start, tell where, answer, drain at a signal, and stop its engine."""
 
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -111,6 +112,20 @@ def test_an_address_that_can_not_be_listened_on_ends_the_engine_too(folder: Path
 @pytest.mark.parametrize("model", ["nonsense", "/nowhere/at/all", "\x00", "x" * 4000, "~nobody/x"])
 def test_a_model_that_is_none_is_refused(model: str) -> None:
     assert isinstance(refused(model), ModelError)
+
+
+def test_weights_cut_short_are_refused(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    content = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(content[: len(content) // 2])
+    assert "damaged or cut short" in str(refused(copy))
+
+
+def test_what_is_not_supported_is_refused_before_its_other_files_are_read(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "config.json").write_text('{"model_type": "nonsense"}')
+    (copy / "tokenizer.json").write_text("{")
+    assert "'nonsense' is not supported; supported are LlamaForCausalLM (llama)" in str(refused(copy))
 
 
 def test_a_pool_larger_than_the_machine_is_refused(folder: Path) -> None:

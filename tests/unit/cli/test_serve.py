@@ -29,9 +29,9 @@ def helps() -> dict[str, str]:
     return {each.dest: each.help or "" for each in commands.choices["serve"]._actions}
 
 
-def test_flags_are_taken_as_text_and_nothing_is_a_default() -> None:
+def test_flags_are_taken_as_text_and_only_switches_have_a_default() -> None:
     given = settings(parsed("--port", "x", "--kv-memory", "1GiB", "--served-model-name", ""))
-    assert {name: value for name, value in given.items() if value is not None} == {
+    assert {name: value for name, value in given.items() if value not in {None, False}} == {
         "port": "x",
         "kv_memory": "1GiB",
         "served_model_name": "",
@@ -40,6 +40,11 @@ def test_flags_are_taken_as_text_and_nothing_is_a_default() -> None:
 
 def test_a_flag_given_twice_is_what_was_said_last() -> None:
     assert settings(parsed("--port", "1", "--port", "2"))["port"] == "2"
+
+
+def test_the_audit_is_a_setting_when_it_is_asked_for() -> None:
+    assert settings(parsed("--audit"))["audit"] is True
+    assert settings(parsed())["audit"] is None
 
 
 def test_the_demonstration_is_asked_for_and_no_setting() -> None:
@@ -52,7 +57,9 @@ def test_the_demonstration_is_asked_for_and_no_setting() -> None:
 def test_help_tells_every_default_as_it_is(name: str) -> None:
     default = ServeConfig.model_fields[name].default
     told = re.search(r"\(([^()]*)\)$", helps()[name])
-    if default is not None:
+    if default is False:
+        assert told is None, "a switch is off unless given"
+    elif default is not None:
         assert told is not None, helps()[name]
         assert told.group(1) == f"{default:g}" if isinstance(default, float) else told.group(1) == str(default)
 
