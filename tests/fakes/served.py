@@ -17,7 +17,7 @@ from kvist.app.clock import SystemClock
 from kvist.engine.messages import EngineLimits
 from kvist.engine.request import Request
 from kvist.server.app import create_app
-from kvist.server.listen import Binding, DrainingServer, listen, serve
+from kvist.server.listen import DrainingServer, listen, serve
 
 
 def echo_program(request: Request) -> Script:
@@ -33,7 +33,6 @@ class Served:
 
     def __init__(self, program: Program | Script, limits: EngineLimits, drain_s: float = 30.0) -> None:
         self.engine = ScriptedEngine(program, limits)
-        self._drain_s = drain_s
         self._listening: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
         app = create_app(self.engine, ByteTokenizer(), SETTINGS, SystemClock())
         self._server = DrainingServer(app, drain_s, self._on_listening)
@@ -43,7 +42,7 @@ class Served:
         self._listening.set_result((asyncio.get_running_loop(), port))
 
     def _run(self) -> None:
-        listener = listen(Binding(host="127.0.0.1", port=0, drain_s=self._drain_s))
+        listener = listen("127.0.0.1", 0)
         asyncio.run(self._server.serve(sockets=[listener]))
 
     def __enter__(self) -> "Served":
@@ -73,9 +72,9 @@ class Served:
 def main() -> None:
     engine = ScriptedEngine(echo_program)
     app = create_app(engine, ByteTokenizer(), SETTINGS, SystemClock())
-    binding = Binding(host="127.0.0.1", port=0, drain_s=float(sys.argv[1]))
+    listener, drain_s = listen("127.0.0.1", 0), float(sys.argv[1])
     try:
-        serve(app, binding, lambda _, port: print(f"listening {port}", flush=True))  # noqa: T201  # the test reads it
+        serve(app, listener, drain_s, lambda _, port: print(f"listening {port}", flush=True))  # noqa: T201  # the test reads it
     finally:
         engine.close()
 

@@ -86,6 +86,24 @@ def kv_bytes(config: ServeConfig, free: Bytes, workspace: Bytes) -> Bytes:
     return wanted
 
 
+def check_asked(config: ServeConfig, plan: KvPlan) -> None:
+    """Refuses lengths that were asked for and that the KV pool cannot hold; those left open become what it holds.
+
+    Raises:
+        CapacityError: naming the flag, its value, and what the pool holds.
+    """
+    for flag, asked in (
+        ("--model-tokens-max", config.model_tokens_max),
+        ("--prompt-tokens-max", config.prompt_tokens_max and config.prompt_tokens_max + 1),
+        ("--output-tokens-max", config.output_tokens_max and config.output_tokens_max + 1),
+    ):
+        if asked is not None and asked > plan.longest_request_tokens:
+            raise CapacityError(
+                f"{flag} asks for sequences of {asked} tokens, and {format_bytes(plan.bytes_budget)} of KV memory hold"
+                f" one of {plan.longest_request_tokens}; lower it or give more --kv-memory"
+            )
+
+
 def engine_limits(geometry: ModelGeometry, config: ServeConfig, longest_request: Tokens) -> EngineLimits:
     """The bounds that requests are held to; those left open are as wide as the model allows.
 

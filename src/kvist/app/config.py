@@ -30,6 +30,7 @@ class ServeConfig(BaseModel):
         model_tokens_max, prompt_tokens_max, output_tokens_max: bounds on one sequence.
         overcommit: outputs are expected to take 1/overcommit of their bounds.
         window_checkpoint_tokens: sliding-window KV is kept before every so many tokens.
+        audit: whether the ledger is checked after every step.
         drain_seconds: how long running requests may go on after SIGTERM.
     """
 
@@ -53,6 +54,7 @@ class ServeConfig(BaseModel):
     output_tokens_max: _Count | None = None
     overcommit: float = Field(default=1.0, ge=1, le=1000)
     window_checkpoint_tokens: _Count = 4096
+    audit: bool = False
     drain_seconds: float = Field(default=30.0, ge=0, le=86400)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from kvist.app.budget import Budget, engine_limits, kv_bytes, kv_limits
+from kvist.app.budget import Budget, check_asked, engine_limits, kv_bytes, kv_limits
 from kvist.app.config import ServeConfig
 from kvist.app.locate import ModelFiles
 from kvist.app.memory import bytes_free
@@ -24,7 +24,7 @@ from kvist.blocks.keys import Namespace, namespace_of
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import PrefixCache
 from kvist.blocks.window import Retention
-from kvist.engine.backends.device import bytes_free_on, open_device, set_threads, torch_dtype
+from kvist.engine.backends.device import bytes_free_on, meter_of, open_device, set_threads, torch_dtype
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.loading import load_model, weights_bytes
 from kvist.engine.backends.tiles import TILE_ROWS
@@ -95,11 +95,13 @@ def start_engine(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig
         limits,
         groups=groups,
         rows=2 * TILE_ROWS,  # the second tile makes the masks grow, and the others are like it
+        meter=meter_of(device),
     )
 
     report(Progress(stage="Allocating KV memory"))
     own = bytes_free_on(device)
     plan = plan_kv(geometry, kv_bytes(config, bytes_free() if own is None else own, workspace), limits)
+    check_asked(config, plan)
     store = store_of(plan.blocks)
     budget = Budget(
         weights=weights_bytes(model),
@@ -133,6 +135,7 @@ def _settings(geometry: ModelGeometry, config: ServeConfig, budget: Budget) -> E
         step_tokens=config.step_tokens,
         sequences_max=config.sequences_max,
         overcommit=config.overcommit,
+        audits=config.audit,
         retention=Retention(checkpoint_tokens=Tokens(config.window_checkpoint_tokens)),
     )
 

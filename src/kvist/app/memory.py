@@ -59,6 +59,22 @@ def bytes_peak() -> Bytes:
     return Bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
+class HostMeter:
+    """Measures what this process takes of the host's memory; the real `kvist.app.workspace.Meter` of a CPU."""
+
+    def __init__(self) -> None:
+        self._before = Bytes(0)
+
+    def start(self) -> None:
+        """What is taken from now on counts."""
+        self._before = bytes_resident()
+        start_peak()
+
+    def taken(self) -> Bytes:
+        """The most bytes taken at once since `start`, given back or not."""
+        return Bytes(max(0, bytes_peak() - self._before))
+
+
 def _limits(cgroups: Path, membership: Path) -> Iterator[GroupMemory]:
     """The limits that hold for this process: of its own control group and of all above it."""
     for line in (_text(membership) or "").splitlines():

@@ -1,7 +1,9 @@
 """`kvist serve`, without its looks: finds the model, starts the engine, serves it, stops it."""
 
+import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 from kvist.app.budget import Budget
 from kvist.app.clock import SystemClock
@@ -9,9 +11,10 @@ from kvist.app.config import ServeConfig
 from kvist.app.engine import read_geometry, start_engine
 from kvist.app.locate import locate
 from kvist.app.progress import Progress, Report
+from kvist.engine.backends.device import open_device
 from kvist.engine.backends.tokenizer import load_tokenizer
 from kvist.server.app import create_app
-from kvist.server.listen import Binding, serve
+from kvist.server.listen import listen, serve
 from kvist.server.settings import ModelCard, ServerSettings
 
 OnReady = Callable[[str, Budget], None]
@@ -30,6 +33,13 @@ def run_server(config: ServeConfig, report: Report, on_ready: OnReady) -> None:
         ConfigError: the model, the settings or the address cannot be used.
         CapacityError: the memory is not there.
     """
+    # First what is quick to refuse: an address in use, a device that is not there.
+    open_device(config.device)
+    with closing(listen(config.host, config.port)) as listener:
+        _serve(config, listener, report, on_ready)
+
+
+def _serve(config: ServeConfig, listener: socket.socket, report: Report, on_ready: OnReady) -> None:
     report(Progress(stage="Checking model files"))
     files = locate(config.model, progress=report)
     geometry = read_geometry(files.directory)  # before others read the directory, who know more kinds of models
@@ -47,6 +57,6 @@ def run_server(config: ServeConfig, report: Report, on_ready: OnReady) -> None:
         on_ready(f"http://{shown}:{port}", started.budget)
 
     try:
-        serve(app, Binding(host=config.host, port=config.port, drain_s=config.drain_seconds), listening)
+        serve(app, listener, config.drain_seconds, listening)
     finally:
         started.engine.stop()

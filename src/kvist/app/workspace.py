@@ -1,8 +1,9 @@
 """How much memory a full step takes beyond weights and KV: measured, by computing one."""
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from kvist.app.memory import bytes_peak, bytes_resident, start_peak
+from kvist.app.memory import HostMeter
 from kvist.base.ids import BlockId, RequestId, TokenId
 from kvist.base.units import Bytes
 from kvist.engine.backend import Backend
@@ -14,7 +15,21 @@ _COSTLIEST = Sampling(top_p=0.5, logprobs=0)
 """Sorts the whole vocabulary; rows are drawn one after the other, so one of this kind shows the most."""
 
 
-def measure_workspace(make_backend: Callable[[int], Backend], limits: KvLimits, *, groups: int, rows: int) -> Bytes:
+class Meter(Protocol):
+    """Measures the most memory that was taken between two calls, on whatever device computes."""
+
+    def start(self) -> None:
+        """What is taken from now on counts."""
+        ...
+
+    def taken(self) -> Bytes:
+        """The most bytes taken at once since `start`, given back or not."""
+        ...
+
+
+def measure_workspace(
+    make_backend: Callable[[int], Backend], limits: KvLimits, *, groups: int, rows: int, meter: Meter | None = None
+) -> Bytes:
     """Computes a step as full as can be and returns the bytes it took at its peak.
 
     Args:
@@ -22,13 +37,14 @@ def measure_workspace(make_backend: Callable[[int], Backend], limits: KvLimits, 
         limits: lengths of a step and of a sequence.
         groups: number of KV groups.
         rows: how many tokens of the longest sequence show what more of them would take.
+        meter: of the memory that the backend computes in; None takes the process's own.
     """
+    meter = meter or HostMeter()
     batch = fullest_batch(limits, groups=groups, rows=rows)
     backend = make_backend(1 + max(block for chunk in batch for run in chunk.runs for block in run.blocks))
-    before = bytes_resident()
-    start_peak()
+    meter.start()
     backend.run(batch)
-    return Bytes(max(0, bytes_peak() - before))
+    return meter.taken()
 
 
 def fullest_batch(limits: KvLimits, *, groups: int, rows: int) -> Batch:

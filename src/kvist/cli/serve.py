@@ -38,6 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     for flag, metavar, text in _FLAGS:
         parser.add_argument(flag, metavar=metavar, help=text.replace("%", "%%"))
+    parser.add_argument("--audit", action="store_true", help="check the ledger of blocks after every step")
     parser.add_argument("--demo", action="store_true", help="when ready, show what reuse saves")
     parser.set_defaults(run=run)
 
@@ -45,7 +46,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def settings(args: argparse.Namespace) -> dict[str, object]:
     """What the flags say, by the names of `kvist.app.config.ServeConfig`; None where a flag was not given."""
     names = [flag.removeprefix("--").replace("-", "_") for flag, _, _ in _FLAGS]
-    return {name: getattr(args, name) for name in names}
+    return {name: getattr(args, name) for name in names} | {"audit": args.audit or None}
 
 
 def run(args: argparse.Namespace) -> int:

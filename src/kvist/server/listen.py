@@ -14,7 +14,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI
@@ -32,61 +31,48 @@ ABORT_GRACE_S = 5
 """How long aborted requests may take to say so to their clients."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
-    """Where to listen and how long to drain.
-
-    Attributes:
-        host: name or address of one interface; nothing else is listened on.
-        port: 0 lets the system choose.
-        drain_s: how long running requests may go on after a signal.
-    """
-
-    host: str
-    port: int
-    drain_s: float
-
-
 OnListening = Callable[[str, int], None]
 
 
-def serve(app: FastAPI, binding: Binding, on_listening: OnListening) -> None:
+def serve(app: FastAPI, listener: socket.socket, drain_s: float, on_listening: OnListening) -> None:
     """Serves until SIGTERM or SIGINT, drains, and returns.
 
     Args:
         app: made by `create_app`.
-        binding: where to listen and how long to drain.
+        listener: made by `listen`; closed in the end.
+        drain_s: how long running requests may go on after a signal.
         on_listening: called once on the event loop with the address, when requests are taken.
-
-    Raises:
-        ConfigError: the address can not be listened on.
     """
-    asyncio.run(DrainingServer(app, binding.drain_s, on_listening).serve(sockets=[listen(binding)]))
+    asyncio.run(DrainingServer(app, drain_s, on_listening).serve(sockets=[listener]))
 
 
-def listen(binding: Binding) -> socket.socket:
-    """A socket that listens on one address.
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens on one address; who connects waits until `serve` takes it.
+
+    Args:
+        host: name or address of one interface; nothing else is listened on.
+        port: 0 lets the system choose.
 
     Raises:
         ConfigError: no such address, no right to it, or someone else has it.
     """
-    if not binding.host:
+    if not host:
         raise ConfigError("the host is empty; name the interface to listen on, such as 127.0.0.1 or 0.0.0.0")
-    if not 0 <= binding.port < 2**16:
+    if not 0 <= port < 2**16:
         # Some systems take such a number modulo 65536 and listen where nobody asked for it.
-        raise ConfigError(f"port {binding.port} is not one of 0 to 65535; 0 lets the system choose")
+        raise ConfigError(f"port {port} is not one of 0 to 65535; 0 lets the system choose")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(binding.host, binding.port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
-        raise _unusable(binding, error) from error
+        raise _unusable(host, port, error) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        raise _unusable(binding, error) from error
+        raise _unusable(host, port, error) from error
     return listener
 
 
@@ -106,8 +92,8 @@ def _config(app: FastAPI) -> uvicorn.Config:
     )
 
 
-def _unusable(binding: Binding, error: Exception) -> ConfigError:
-    return ConfigError(f"can not listen on {binding.host!r} port {binding.port}: {error}; choose another host or port")
+def _unusable(host: str, port: int, error: Exception) -> ConfigError:
+    return ConfigError(f"can not listen on {host!r} port {port}: {error}; choose another host or port")
 
 
 class DrainingServer(uvicorn.Server):

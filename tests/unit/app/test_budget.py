@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvist.app.budget import engine_limits, kv_bytes, kv_limits
+from kvist.app.budget import check_asked, engine_limits, kv_bytes, kv_limits
 from kvist.app.config import ServeConfig, read_config
 from kvist.base.errors import CapacityError, ConfigError
 from kvist.base.units import Bytes, Tokens
 from kvist.engine.limits import check_limits
 from kvist.geometry.groups import KvGroup, ModelGeometry
+from kvist.planner.budget import plan_kv
 
 GIB = 2**30
 GEOMETRY = ModelGeometry(
@@ -132,3 +133,26 @@ def test_too_much_is_refused_with_the_figures_and_a_remedy() -> None:
 def test_the_default_is_refused_too_where_it_does_not_fit() -> None:
     with pytest.raises(CapacityError, match=r"2\.0 GiB of KV memory do not fit: 1\.0 GiB are free"):
         kv_bytes(given_by(), Bytes(GIB), Bytes(0))
+
+
+# What was asked for and does not fit
+
+
+@pytest.mark.parametrize(
+    ("flag", "asked"), [("model_tokens_max", "321"), ("prompt_tokens_max", "320"), ("output_tokens_max", "320")]
+)
+def test_a_length_that_was_asked_for_and_does_not_fit_is_refused_at_start(flag: str, asked: str) -> None:
+    """20 blocks hold 320 tokens; one token less of either kind fits."""
+    block = 16 * GEOMETRY.bytes_per_token("bfloat16")
+    config = given_by(**{flag: asked})
+    plan = plan_kv(GEOMETRY, 20 * block, kv_limits(GEOMETRY, config))
+    named = "--" + flag.replace("_", "-")
+    with pytest.raises(CapacityError, match=rf"{named} asks for sequences of 321 tokens.*one of 320.*--kv-memory"):
+        check_asked(config, plan)
+    check_asked(given_by(**{flag: str(int(asked) - 1)}), plan)
+
+
+def test_a_length_that_was_left_open_becomes_what_fits() -> None:
+    plan = plan_kv(GEOMETRY, 20 * 16 * GEOMETRY.bytes_per_token("bfloat16"), kv_limits(GEOMETRY, given_by()))
+    check_asked(given_by(), plan)
+    assert plan.longest_request_tokens == 320

@@ -3,16 +3,12 @@ import socket
 import pytest
 
 from kvist.base.errors import ConfigError
-from kvist.server.listen import Binding, listen
-
-
-def binding(host: str, port: int) -> Binding:
-    return Binding(host=host, port=port, drain_s=1.0)
+from kvist.server.listen import listen
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_the_system_chooses_a_port_for_zero(host: str) -> None:
-    with listen(binding(host, 0)) as listener:
+    with listen(host, 0) as listener:
         address, port = listener.getsockname()[:2]
         assert address in {"127.0.0.1", "::1"}
         with socket.create_connection((address, port)):
@@ -20,15 +16,15 @@ def test_the_system_chooses_a_port_for_zero(host: str) -> None:
 
 
 def test_one_address_is_bound_and_no_other() -> None:
-    with listen(binding("127.0.0.1", 0)) as listener, pytest.raises(OSError):  # noqa: PT011  # refused in several ways
+    with listen("127.0.0.1", 0) as listener, pytest.raises(OSError):  # noqa: PT011  # refused in several ways
         socket.create_connection(("127.0.0.2", listener.getsockname()[1]), timeout=5)
 
 
 def test_a_port_in_use_is_named() -> None:
-    with listen(binding("127.0.0.1", 0)) as listener:
+    with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(ConfigError, match=f"'127.0.0.1' port {port}.*choose another"):
-            listen(binding("127.0.0.1", port))
+            listen("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(
@@ -47,4 +43,4 @@ def test_a_port_in_use_is_named() -> None:
 )
 def test_an_address_that_can_not_be_is_refused(host: str, port: int) -> None:
     with pytest.raises(ConfigError):
-        listen(binding(host, port)).close()
+        listen(host, port).close()

@@ -49,6 +49,32 @@ def bytes_free_on(device: torch.device) -> Bytes | None:
     return Bytes(free)
 
 
+class CudaMeter:
+    """Measures what this process takes of a GPU's memory; see `kvist.app.workspace.Meter`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before = 0
+
+    def start(self) -> None:
+        """What is taken from now on counts."""
+        torch.cuda.synchronize(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        self._before = torch.cuda.memory_allocated(self._device)
+
+    def taken(self) -> Bytes:
+        """The most bytes taken at once since `start`; what torch keeps of them for later is given back."""
+        torch.cuda.synchronize(self._device)
+        most = torch.cuda.max_memory_allocated(self._device)
+        torch.cuda.empty_cache()
+        return Bytes(max(0, most - self._before))
+
+
+def meter_of(device: torch.device) -> CudaMeter | None:
+    """Measures a device's own memory; None for a CPU, whose memory is the system's."""
+    return CudaMeter(device) if device.type == "cuda" else None
+
+
 def prefers_products(tensor: torch.Tensor) -> bool:
     """Whether attention over many rows is faster as two matrix products than as torch's fused kernel.
 
