@@ -146,6 +146,19 @@ def test_a_shared_prefix_is_computed_once_and_used_by_all(name: str) -> None:
 
 
 @every_model
+def test_the_same_words_after_another_beginning_are_other_words(name: str) -> None:
+    tested = case(name)
+    engine = TinyEngine(tested.subject)
+    first, second = texts([BLOCK, BLOCK], seed=5)
+    common = texts([3 * BLOCK + 1], seed=6)[0]  # longer than each window, so that only what lies before it differs
+    for index, beginning in enumerate((first, second)):
+        prompt = [*beginning, *common]
+        answer = ask(engine, f"{index}", prompt, OUTPUT)
+        assert answer.tokens_cached == 0
+        compare(answer, generate(tested.subject, [prompt], OUTPUT)[0], f"beginning {index}")
+
+
+@every_model
 def test_a_conversation_goes_on_from_its_own_answer(name: str) -> None:
     tested = case(name)
     engine = TinyEngine(tested.subject)

@@ -128,6 +128,23 @@ def test_of_equals_each_is_drawn_and_none_twice_as_often() -> None:
         assert found == {0, 1, 2, 3}, sampling
 
 
+@pytest.mark.parametrize(
+    ("sampling", "left"),
+    [
+        # Halves, quarters and what is half of the best are exact: the set that reaches top_p exactly is enough,
+        # and what is as likely as min_p asks stays.
+        (Sampling(top_p=0.5), 2),
+        (Sampling(top_p=0.500001), 3),
+        (Sampling(top_p=0.25), 1),
+        (Sampling(min_p=1.0), 4),
+        (Sampling(top_k=2, top_p=0.5), 1),
+    ],
+    ids=str,
+)
+def test_bounds_that_are_met_exactly(sampling: Sampling, left: int) -> None:
+    assert len({drawn([1.0] * 4, sampling, (index + 0.5) / 12).token for index in range(12)}) == left
+
+
 def test_a_row_is_drawn_as_if_it_were_alone() -> None:
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(12, 500, generator=generator).mul(3)
