@@ -19,16 +19,6 @@ from tiny_wheels import TERMS_URL, publish
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where pip finds packages, and the only place."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return folder
-
-
-@pytest.fixture
 def model(index: Path, tmp_path: Path) -> NamedModel:
     """A model with terms."""
     return publish(index, tiny_llama().write(tmp_path / "tiny.gguf"), terms=True)
