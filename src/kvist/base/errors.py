@@ -6,6 +6,9 @@
     ├── RequestError      what a client sent cannot be honoured
     ├── CapacityError     it could work, but not within the bytes there are
     ├── TierError         a copy of a block could not be read or written
+    │   ├── TierUnavailableError  the tier cannot be reached or answers with an error
+    │   ├── TierTimeoutError      it did not answer in time
+    │   └── TierFullError         its medium has no room
     └── WireError         a peer and we disagree about a protocol
 
 Each message names the offending value and, where there is one, the remedy.
@@ -41,7 +44,27 @@ class CapacityError(KvistError):
 
 
 class TierError(KvistError):
-    """A copy of a block could not be read or written."""
+    """A copy of a block could not be read or written.
+
+    Attributes:
+        tier: the name of the tier, as configured.
+    """
+
+    def __init__(self, message: str, *, tier: str) -> None:
+        super().__init__(f"{tier}: {message}")
+        self.tier = tier
+
+
+class TierUnavailableError(TierError):
+    """The tier cannot be reached, is closed, or answers with an error of its own."""
+
+
+class TierTimeoutError(TierError):
+    """The tier did not answer in time."""
+
+
+class TierFullError(TierError):
+    """The medium has no room: a full disk, a store over its own limit."""
 
 
 class WireError(KvistError):

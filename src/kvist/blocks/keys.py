@@ -16,6 +16,9 @@ from kvist.base.ids import BlockHash, GroupId, TenantId, TokenId
 
 Namespace = NewType("Namespace", bytes)
 TenantKey = NewType("TenantKey", bytes)
+TenantTag = NewType("TenantTag", bytes)
+"""16 bytes that stand for a tenant in headers and keys of stores; who lacks the secret cannot tell whose."""
+
 Kind = Literal["prefix"]
 
 _CHAIN_START = BlockHash(bytes(32))
@@ -55,6 +58,11 @@ def tenant_key(secret: bytes, tenant: TenantId) -> TenantKey:
     """
     material = _fields((("secret", secret), ("tenant", tenant.encode("utf-8", "surrogatepass"))))
     return TenantKey(blake3(material, derive_key_context="kvist 2026 tenant key v1").digest())
+
+
+def tenant_tag(key: TenantKey) -> TenantTag:
+    """What a stored block says of whose it is."""
+    return TenantTag(blake3(b"tag", key=key).digest(16))
 
 
 class HashChain:

@@ -1,0 +1,228 @@
+"""The one form of a block outside the engine: a header that repeats the key, and the payload (DESIGN.md, section 6).
+
+    record = header (HEADER_BYTES) || payload
+    payload = the planes of the form, one after the other, each in C order
+
+Knows bytes; does not know where records lie. The payload's checksum is in the header and the header has one of its
+own, so that no single bit of a record can change unseen. Checksums are XXH3: they find damage, not malice; whoever
+may write into a tier may forge a record.
+
+Laws:
+    * `check_record` accepts exactly the record that was asked for: same key, same tenant, same form, intact.
+    * Nothing of a record is trusted before the header's own checksum is.
+"""
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple, get_args
+
+import xxhash
+
+from kvist.base.errors import KvistError
+from kvist.base.ids import BlockHash, GroupId
+from kvist.blocks.keys import BlockKey, Kind, Namespace, TenantTag
+from kvist.geometry.groups import DTYPE_BYTES, Dtype
+
+HEADER_BYTES = 512
+FORM_VERSION = 1
+
+_MAGIC = b"KVST"
+_CODEC_NONE = 0
+_PLANES_MAX = 8
+_DIMS = 4
+_KINDS = get_args(Kind)
+_DTYPES = get_args(Dtype)
+_NEVER_MS = 0
+
+# magic, version, header bytes | namespace, group, kind, codec, hash | tenant | part | first position, tokens valid,
+# payload bytes | created, expires | planes
+_FIXED = struct.Struct("<4sHH 32sHBB32s 16s 4H QIQ QQ B")
+_PLANE = struct.Struct(f"<8sBB{_DIMS}I")
+_PAYLOAD_SUM = struct.Struct("<16s")
+_HEADER_SUM = struct.Struct("<8s")
+_PAYLOAD_SUM_AT = HEADER_BYTES - _HEADER_SUM.size - _PAYLOAD_SUM.size
+_HEADER_SUM_AT = HEADER_BYTES - _HEADER_SUM.size
+assert _FIXED.size + _PLANES_MAX * _PLANE.size <= _PAYLOAD_SUM_AT
+
+
+class FormError(KvistError):
+    """A record is damaged, or is not the one that was asked for."""
+
+
+class Plane(NamedTuple):
+    """One array of a payload, such as the keys ``[layers, kv_heads, block_tokens, head_dim_k]``."""
+
+    name: str
+    dtype: Dtype
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the plane."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+class Part(NamedTuple):
+    """Which layers of its group and which KV heads a record covers."""
+
+    layers_first: int
+    layers: int
+    heads_first: int
+    heads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What every record of one group and one writer looks like.
+
+    Attributes:
+        planes: in the order in which they lie; at most 8, of at most 4 dimensions, names of at most 8 ASCII letters.
+        part: what of the block they cover.
+    """
+
+    planes: tuple[Plane, ...]
+    part: Part
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes after the header."""
+        return sum(plane.nbytes for plane in self.planes)
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of header and payload."""
+        return HEADER_BYTES + self.payload_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a record says of itself.
+
+    Attributes:
+        key: which KV it is.
+        tenant: whose.
+        form: planes and part.
+        first_position: of the block's first token.
+        tokens_valid: how many of the block's tokens it holds.
+        created_unix_s, expires_unix_s: wall-clock seconds, rounded to milliseconds; None: it does not expire.
+    """
+
+    key: BlockKey
+    tenant: TenantTag
+    form: Form
+    first_position: int
+    tokens_valid: int
+    created_unix_s: float
+    expires_unix_s: float | None = None
+
+
+def stamp_record(record: memoryview, header: Header) -> None:
+    """Writes the header, with both checksums, in front of the payload that is in `record` already.
+
+    Args:
+        record: exactly `header.form.record_bytes` writable bytes.
+        header: describes the payload.
+    """
+    assert record.nbytes == header.form.record_bytes, f"{record.nbytes} bytes, not {header.form.record_bytes}"
+    key, form = header.key, header.form
+    packed = bytearray(HEADER_BYTES)
+    expires = _NEVER_MS if header.expires_unix_s is None else max(1, _milliseconds(header.expires_unix_s))
+    _FIXED.pack_into(
+        packed,
+        0,
+        _MAGIC,
+        FORM_VERSION,
+        HEADER_BYTES,
+        key.namespace,
+        key.group,
+        _KINDS.index(key.kind),
+        _CODEC_NONE,
+        key.hash,
+        header.tenant,
+        *form.part,
+        header.first_position,
+        header.tokens_valid,
+        form.payload_bytes,
+        _milliseconds(header.created_unix_s),
+        expires,
+        len(form.planes),
+    )  # fmt: skip  one line of the table above per line
+    for index, plane in enumerate(form.planes):
+        shape = (*plane.shape, *(0,) * (_DIMS - len(plane.shape)))
+        place = _FIXED.size + index * _PLANE.size
+        _PLANE.pack_into(packed, place, plane.name.encode(), _DTYPES.index(plane.dtype), len(plane.shape), *shape)
+    _PAYLOAD_SUM.pack_into(packed, _PAYLOAD_SUM_AT, xxhash.xxh3_128_digest(record[HEADER_BYTES:]))
+    _HEADER_SUM.pack_into(packed, _HEADER_SUM_AT, xxhash.xxh3_64_digest(memoryview(packed)[:_HEADER_SUM_AT]))
+    record[:HEADER_BYTES] = packed
+
+
+def read_header(record: memoryview) -> Header:
+    """Reads what a record says of itself; the payload is not looked at.
+
+    Raises:
+        FormError: it is too short, no header, of another version, or damaged.
+    """
+    if record.nbytes < HEADER_BYTES:
+        raise FormError(f"{record.nbytes} bytes are too few for a header")
+    head = record[:HEADER_BYTES]
+    if xxhash.xxh3_64_digest(head[:_HEADER_SUM_AT]) != bytes(head[_HEADER_SUM_AT:]):
+        raise FormError("the header's checksum does not match")
+    magic, version, size, namespace, group, kind, codec, block_hash, tenant, *rest = _FIXED.unpack_from(head)
+    part, (first, valid, payload, created, expires, planes) = rest[:4], rest[4:]
+    if (magic, version, size, codec) != (_MAGIC, FORM_VERSION, HEADER_BYTES, _CODEC_NONE):
+        raise FormError(f"a record of version {version} and codec {codec} is not one that this version reads")
+    if kind >= len(_KINDS) or planes > _PLANES_MAX:
+        raise FormError(f"kind {kind} with {planes} planes is unknown to this version")
+    form = Form(planes=tuple(_read_plane(head, index) for index in range(planes)), part=Part(*part))
+    if form.payload_bytes != payload:
+        raise FormError(f"a payload of {payload} bytes does not hold planes of {form.payload_bytes}")
+    return Header(
+        key=BlockKey(Namespace(namespace), GroupId(group), _KINDS[kind], BlockHash(block_hash)),
+        tenant=TenantTag(tenant),
+        form=form,
+        first_position=first,
+        tokens_valid=valid,
+        created_unix_s=created / 1000,
+        expires_unix_s=None if expires == _NEVER_MS else expires / 1000,
+    )
+
+
+def check_record(record: memoryview, *, key: BlockKey, tenant: TenantTag, form: Form | None = None) -> Header:
+    """Proves that a record is the one asked for and intact.
+
+    Args:
+        record: its bytes, no more and no fewer.
+        key: what was asked for.
+        tenant: on whose behalf.
+        form: what it must look like; None where the asker does not know, as when a tier is listed.
+
+    Raises:
+        FormError: saying what differs.
+    """
+    header = read_header(record)
+    if header.key != key:
+        raise FormError("it holds another block than the one asked for")
+    if header.tenant != tenant:
+        raise FormError("it belongs to another tenant")
+    if form is not None and header.form != form:
+        raise FormError(f"its form is {header.form}, not {form}")
+    if record.nbytes != header.form.record_bytes:
+        raise FormError(f"it is {record.nbytes} bytes long, its header says {header.form.record_bytes}")
+    if xxhash.xxh3_128_digest(record[HEADER_BYTES:]) != bytes(record[_PAYLOAD_SUM_AT:_HEADER_SUM_AT]):
+        raise FormError("the payload's checksum does not match")
+    return header
+
+
+def _read_plane(head: memoryview, index: int) -> Plane:
+    name, dtype, dims, *shape = _PLANE.unpack_from(head, _FIXED.size + index * _PLANE.size)
+    if dtype >= len(_DTYPES) or dims > _DIMS:
+        raise FormError(f"plane {index} has dtype {dtype} and {dims} dimensions, unknown to this version")
+    try:
+        return Plane(name.rstrip(b"\0").decode("ascii"), _DTYPES[dtype], tuple(shape[:dims]))
+    except UnicodeDecodeError as error:
+        raise FormError(f"plane {index} has a name that is not ASCII") from error
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)

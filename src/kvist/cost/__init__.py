@@ -1,0 +1,1 @@
+"""Seconds: what a load and a prefill are expected to take; pure."""
