@@ -1,9 +1,12 @@
 """What `kvist serve` was told, checked field by field before anything is built."""
 
+from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kvist.app.config_file import merged_tiers, read_config_file
+from kvist.app.tier_specs import DiskSpec, DramSpec, PathText, PoolSpec, TierSpec, read_tier_flag
 from kvist.base.errors import ConfigError
 from kvist.base.units import parse_bytes
 
@@ -32,6 +35,10 @@ class ServeConfig(BaseModel):
         window_checkpoint_tokens: sliding-window KV is kept before every so many tokens.
         audit: whether the ledger is checked after every step.
         drain_seconds: how long running requests may go on after SIGTERM.
+        tiers: where KV is kept beyond the engine's own memory, fastest kind first.
+        staging_memory: bytes that KV passes through on its way to and from tiers.
+        cache_secret_file: holds what tenants' keys are made with; None: one in the cache directory.
+        offload_prompt_only: whether KV of outputs stays out of the tiers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
@@ -56,31 +63,67 @@ class ServeConfig(BaseModel):
     window_checkpoint_tokens: _Count = 4096
     audit: bool = False
     drain_seconds: float = Field(default=30.0, ge=0, le=86400)
+    tiers: tuple[TierSpec, ...] = ()
+    staging_memory: Annotated[int, Field(ge=2**20, le=2**40)] = 2**26
+    cache_secret_file: PathText | None = None
+    offload_prompt_only: bool = False
+
+
+_SIZES = ("kv_memory", "staging_memory")
 
 
 def read_config(fields: dict[str, object]) -> ServeConfig:
     """Checks settings given by name, sizes still as text.
 
+    Args:
+        fields: as flags give them; `config` names a file whose settings count where no flag says otherwise, and `tier`
+            lists what followed each `--tier`.
+
     Raises:
         ConfigError: naming the flag and the value, and what is wrong with it.
     """
-    given = {name: value for name, value in fields.items() if value is not None}
+    flags = {name: value for name, value in fields.items() if value is not None}
+    path, tiers = flags.pop("config", None), flags.pop("tier", ())
+    file = {} if path is None else read_config_file(Path(str(path)))
+    given = {**file, **flags}
+    given["tiers"] = _tiers(file.get("tiers", ()), tiers)
+    if "kv_memory" in flags or "kv_memory_fraction" in flags:  # either flag replaces whichever the file has
+        given = {name: value for name, value in given.items() if name not in _POOL_SIZES or name in flags}
     if "kv_memory" in given and "kv_memory_fraction" in given:
         raise ConfigError("--kv-memory and --kv-memory-fraction both say how large the KV pool is; give one of them")
-    if isinstance(size := given.get("kv_memory"), str):
-        try:
-            given["kv_memory"] = parse_bytes(size)
-        except ConfigError as error:
-            raise ConfigError(f"--kv-memory {error}") from error
+    for name in _SIZES:
+        if isinstance(size := given.get(name), str):
+            given[name] = _parsed(name, size)
     try:
         return ServeConfig.model_validate(given)
     except ValidationError as error:
         _refuse(error)
 
 
+_POOL_SIZES = ("kv_memory", "kv_memory_fraction")
+
+
+def _tiers(file: object, flags: object) -> tuple[DramSpec | DiskSpec | PoolSpec, ...]:
+    assert isinstance(file, tuple)
+    if not isinstance(flags, list | tuple) or not all(isinstance(text, str) for text in flags):
+        raise ConfigError(f"--tier {str(flags)[:_SHOWN_MAX]!r}: write dram=SIZE, disk=DIRECTORY:SIZE or pool=URL")
+    return merged_tiers(file, tuple(map(read_tier_flag, flags)))
+
+
+def _parsed(name: str, size: str) -> int:
+    try:
+        return parse_bytes(size)
+    except ConfigError as error:
+        raise ConfigError(f"{_flag(name)} {error}") from error
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
 def _refuse(error: ValidationError) -> NoReturn:
     first = error.errors()[0]
-    flag = "--" + str(first["loc"][0]).replace("_", "-")
+    flag = _flag(str(first["loc"][0]))
     shown = repr(first["input"])
     shown = shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
     raise ConfigError(f"{flag} {shown}: {first['msg']}") from error

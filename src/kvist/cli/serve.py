@@ -26,6 +26,16 @@ _FLAGS: tuple[tuple[str, str, str], ...] = (
     ("--overcommit", "F", "expect outputs to take 1/F of their bounds; above 1, requests may be preempted (1)"),
     ("--window-checkpoint-tokens", "N", "sliding-window KV is kept before every so many tokens (4096)"),
     ("--drain-seconds", "S", "how long running requests may go on after SIGTERM (30)"),
+    ("--config", "FILE.toml", "settings in a file, by the names of these flags; flags count more"),
+    ("--staging-memory", "SIZE", "memory that KV passes through on its way to and from tiers (64MiB)"),
+    (
+        "--cache-secret-file",
+        "FILE",
+        "what tenants' keys are made with; servers that share a tier need the same (one in the cache directory)",
+    ),
+)
+_TIER_HELP = (
+    "keep KV beyond the engine's memory: dram=SIZE, disk=DIRECTORY:SIZE or pool=redis://HOST:PORT; may be repeated"
 )
 
 
@@ -38,15 +48,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     for flag, metavar, text in _FLAGS:
         parser.add_argument(flag, metavar=metavar, help=text.replace("%", "%%"))
+    parser.add_argument("--tier", metavar="NAME=SPEC", action="append", help=_TIER_HELP)
+    parser.add_argument("--offload-prompt-only", action="store_true", help="keep the KV of outputs out of the tiers")
     parser.add_argument("--audit", action="store_true", help="check the ledger of blocks after every step")
     parser.add_argument("--demo", action="store_true", help="when ready, show what reuse saves")
     parser.set_defaults(run=run)
 
 
 def settings(args: argparse.Namespace) -> dict[str, object]:
-    """What the flags say, by the names of `kvist.app.config.ServeConfig`; None where a flag was not given."""
+    """What the flags say, by the names of `kvist.app.config.read_config`; None where a flag was not given."""
     names = [flag.removeprefix("--").replace("-", "_") for flag, _, _ in _FLAGS]
-    return {name: getattr(args, name) for name in names} | {"audit": args.audit or None}
+    switches = {name: getattr(args, name) or None for name in ("audit", "offload_prompt_only")}
+    return {name: getattr(args, name) for name in (*names, "tier")} | switches
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from kvist.app.config import ServeConfig
+from kvist.base.units import parse_bytes
 from kvist.cli.main import build_parser
 from kvist.cli.serve import settings
 
@@ -53,7 +54,11 @@ def test_the_demonstration_is_asked_for_and_no_setting() -> None:
     assert "demo" not in settings(parsed("--demo"))
 
 
-@pytest.mark.parametrize("name", ServeConfig.model_fields)
+FLAGS = tuple(name for name in ServeConfig.model_fields if name != "tiers")
+"""Tiers are given one by one, with `--tier`."""
+
+
+@pytest.mark.parametrize("name", FLAGS)
 def test_help_tells_every_default_as_it_is(name: str) -> None:
     default = ServeConfig.model_fields[name].default
     told = re.search(r"\(([^()]*)\)$", helps()[name])
@@ -61,6 +66,9 @@ def test_help_tells_every_default_as_it_is(name: str) -> None:
         assert told is None, "a switch is off unless given"
     elif default is not None:
         assert told is not None, helps()[name]
+        if name.endswith("memory"):
+            assert parse_bytes(told.group(1)) == default
+            return
         assert told.group(1) == f"{default:g}" if isinstance(default, float) else told.group(1) == str(default)
 
 
@@ -71,7 +79,7 @@ def test_help_names_every_flag_on_a_narrow_terminal_too(
     with pytest.raises(SystemExit):
         parsed("--help")
     said = capsys.readouterr().out
-    for name in ServeConfig.model_fields:
+    for name in (*FLAGS, "tier"):
         assert f"--{name.replace('_', '-')} " in said
 
 

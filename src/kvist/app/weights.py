@@ -1,0 +1,27 @@
+"""The digest of a model's weights: what tells two models of one name apart."""
+
+from pathlib import Path
+
+from blake3 import blake3
+
+from kvist.app.progress import Progress, Report, silent
+from kvist.base.errors import ModelError
+
+
+def weights_digest(directory: Path, report: Report = silent) -> str:
+    """BLAKE3 over names and contents of the safetensors in a directory, in order of name; hexadecimal.
+
+    Reads every byte, on all cores: about a second for each few gigabytes that the disk delivers.
+
+    Raises:
+        ModelError: a file cannot be read.
+    """
+    report(Progress(stage="Identifying weights"))
+    whole = blake3()
+    for path in sorted(directory.glob("*.safetensors")):
+        try:
+            content = blake3(max_threads=blake3.AUTO).update_mmap(path).digest()
+        except OSError as error:
+            raise ModelError(f"cannot read {path}: {error}") from error
+        whole.update(len(path.name.encode()).to_bytes(4, "little") + path.name.encode() + content)
+    return whole.hexdigest()

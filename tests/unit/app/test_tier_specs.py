@@ -1,0 +1,105 @@
+"""What may follow `--tier` or stand in a tier's table: each kind, and one clear error for everything else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec, read_tier_flag, read_tier_table
+from kvist.base.errors import ConfigError
+
+
+def test_the_flags_of_the_readme() -> None:
+    assert read_tier_flag("dram=4GiB") == DramSpec(name="dram", bytes=4 * 2**30)
+    assert read_tier_flag("disk=/var/lib/kvist:40GiB") == DiskSpec(name="disk", path="/var/lib/kvist", bytes=40 * 2**30)
+    pool = read_tier_flag("pool=redis://127.0.0.1:6379")
+    assert pool == PoolSpec(name="pool", url="redis://127.0.0.1:6379")
+
+
+def test_a_path_may_hold_colons_and_equal_signs() -> None:
+    spec = read_tier_flag("disk=/a:b=c:1GiB")
+    assert isinstance(spec, DiskSpec)
+    assert (spec.path, spec.bytes) == ("/a:b=c", 2**30)
+
+
+BAD_FLAGS = (
+    "", "=", "dram", "dram=", "dram=x", "dram=-1GiB", "dram=0B", "dram=9" + "9" * 40, "Dram=1GiB", "gpu=1GiB",
+    "disk=/x", "disk=/x:", "disk=:1GiB", "disk=/a\0b:1GiB", "disk=/x:1GiB:y", "pool=127.0.0.1:6379", "pool=http://h",
+    "pool=", "pool=redis:/h", "dram=1GiB,2GiB", "dram=\udc80",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD_FLAGS)
+def test_a_bad_flag_is_one_short_error(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_tier_flag(text)
+    assert str(caught.value).startswith("--tier ")
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+def outcome(text: str) -> str:
+    """What a flag's value led to: how the error begins, or the kind that was read."""
+    try:
+        return read_tier_flag(text).kind + "="
+    except ConfigError as error:
+        return str(error)[: len("--tier ")]
+
+
+@given(st.text())
+def test_any_text_is_a_tier_or_a_config_error(text: str) -> None:
+    found = outcome(text)
+    assert found == "--tier " or text.startswith(found)
+
+
+SECRET = "hunter2hunter2"  # noqa: S105  it is looked for in messages
+
+
+@pytest.mark.parametrize(
+    "url", [f"http://u:{SECRET}@h", f"redis://u:{SECRET}@h" + "x" * 3000, f"redis//u:{SECRET}@h", f"u:{SECRET}@h"]
+)
+def test_no_error_repeats_a_password(url: str) -> None:
+    with pytest.raises(ConfigError) as flag:
+        read_tier_flag(f"pool={url}")
+    with pytest.raises(ConfigError) as table:
+        read_tier_table("pool", {"url": url})
+    for caught in (flag, table):
+        assert SECRET not in str(caught.value)
+        assert caught.value.__cause__ is None
+    assert SECRET not in repr(read_tier_flag(f"pool=redis://u:{SECRET}@h"))
+
+
+def test_a_table_says_more_and_may_have_a_name_of_its_own() -> None:
+    table = {"kind": "disk", "path": "/x", "bytes": "2GiB", "ttl_s": 60, "tenant_bytes": "1GiB", "direct": False}
+    spec = read_tier_table("scratch", table)
+    assert spec == DiskSpec(
+        name="scratch", path="/x", bytes=2**31, ttl_s=60, tenant_bytes=2**30, free_min=2**30, direct=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("dram", 4),
+        ("dram", []),
+        ("dram", {}),
+        ("dram", {"bytes": True}),
+        ("dram", {"bytes": 1.5}),
+        ("dram", {"bytes": "1GiB", "path": "/x"}),
+        ("dram", {"bytes": "1GiB", "ttl_s": float("nan")}),
+        ("dram", {"bytes": "1GiB", "ttl_s": -1}),
+        ("dram", {"bytes": 2**70}),
+        ("other", {"bytes": "1GiB"}),
+        ("x" * 40, {"kind": "dram", "bytes": "1GiB"}),
+        ("a b", {"kind": "dram", "bytes": "1GiB"}),
+        ("", {"kind": "dram", "bytes": "1GiB"}),
+        ("pool", {"url": "redis://h", "prefix": "a:*"}),
+        ("pool", {"url": 3}),
+        ("disk", {"path": "", "bytes": "1GiB"}),
+        ("dram", {"kind": ["dram"], "bytes": "1GiB"}),
+    ],
+)
+def test_a_bad_table_is_one_short_error(name: str, table: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_tier_table(name, table)
+    assert str(caught.value).startswith("[tiers.")
+    assert len(str(caught.value)) < 300
