@@ -1,0 +1,171 @@
+"""Does one job: bytes between shared memory and a tier, in bulk, and says what came of it.
+
+Knows jobs, tiers and regions; knows neither queues nor threads, so that the same code runs in the movers' threads and,
+with a seed, in a simulation. Whatever happens ends in a report.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import assert_never
+
+from kvist.base.clock import Clock
+from kvist.base.errors import KvistError, TierError
+from kvist.blocks.form import FormError, check_record, stamp_record
+from kvist.blocks.keys import BlockKey
+from kvist.fabric.jobs import (
+    Answered,
+    Broken,
+    Changed,
+    DeleteJob,
+    FindJob,
+    Job,
+    KeepJob,
+    Listed,
+    ListJob,
+    Loaded,
+    LoadJob,
+    LoadOrder,
+    LoadOutcome,
+    Report,
+    Skipped,
+    Sound,
+    Stamped,
+    StampJob,
+    StoreJob,
+    Written,
+)
+from kvist.fabric.messages import TierName
+from kvist.tiers.ports import Address, Damaged, Found, Lender, Read, Tier, Write
+from kvist.tiers.regions import Regions
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What a mover can touch.
+
+    Attributes:
+        tiers: by name.
+        lenders: those of them whose records can be looked at where they lie.
+        regions: shared memory.
+        clock: measures how long the tiers take.
+    """
+
+    tiers: Mapping[TierName, Tier]
+    lenders: Mapping[TierName, Lender]
+    regions: Regions
+    clock: Clock
+
+
+def carry(job: Job, reach: Reach) -> Report:
+    """Does a job and reports; never raises."""
+    try:
+        return _do(job, reach)
+    except TierError as error:
+        return Broken(ticket=job.ticket, error=error)
+    except Exception as error:  # noqa: BLE001  the last line of defence: no job is ever without a report
+        _log.exception("a mover could not do its job")
+        return Broken(ticket=job.ticket, error=KvistError(f"a mover failed: {error!r}"))
+
+
+def _do(job: Job, reach: Reach) -> Report:
+    match job:
+        case FindJob():
+            return _find(job, reach)
+        case LoadJob():
+            return _load(job, reach)
+        case StampJob():
+            return _stamp(job, reach.regions)
+        case StoreJob():
+            return _store(job, reach)
+        case DeleteJob() | KeepJob():
+            return _change(job, reach.tiers[job.tier])
+        case ListJob():
+            return _list(job, reach.tiers[job.tier])
+        case _:
+            assert_never(job)
+
+
+def _stamp(job: StampJob, regions: Regions) -> Report:
+    for buffer, header in job.orders:
+        stamp_record(regions.view(buffer), header)
+    return Stamped(ticket=job.ticket)
+
+
+def _change(job: DeleteJob | KeepJob, tier: Tier) -> Report:
+    if isinstance(job, DeleteJob):
+        present = tier.delete(job.addresses)
+    else:
+        present = tier.keep(job.addresses, pinned=job.pinned, expires_unix_s=job.expires_unix_s)
+    return Changed(ticket=job.ticket, present=tuple(present))
+
+
+def _list(job: ListJob, tier: Tier) -> Report:
+    entries = islice(tier.entries(job.tenant), job.first, job.first + job.most)
+    return Listed(ticket=job.ticket, entries=tuple(entries))
+
+
+def _find(job: FindJob, reach: Reach) -> Report:
+    addresses = [
+        Address(key=BlockKey(job.namespace, group, "prefix", block_hash), tenant=job.tenant)
+        for group, hashes in job.groups
+        for block_hash in hashes
+    ]
+    begun = reach.clock.now_s()
+    found = iter(reach.tiers[job.tier].find(addresses))
+    seconds = reach.clock.now_s() - begun
+    by_group = tuple(list(islice(found, len(hashes))) for _, hashes in job.groups)
+    return Answered(ticket=job.ticket, found=by_group, seconds=seconds)
+
+
+def _load(job: LoadJob, reach: Reach) -> Report:
+    begun = reach.clock.now_s()
+    if begun >= job.deadline_s:
+        return Skipped(ticket=job.ticket)
+    if any(order.buffer is None for order in job.orders):
+        views = reach.lenders[job.tier].lend([order.address for order in job.orders])
+        outcomes = [_verified(view, order) for view, order in zip(views, job.orders, strict=True)]
+    else:
+        outcomes = _read(job.orders, reach.tiers[job.tier], reach.regions)
+    return Loaded(ticket=job.ticket, outcomes=tuple(outcomes), seconds=reach.clock.now_s() - begun)
+
+
+def _read(orders: Sequence[LoadOrder], tier: Tier, regions: Regions) -> list[LoadOutcome]:
+    views = [regions.view(order.buffer) for order in orders if order.buffer is not None]
+    reads = [Read(address=order.address, into=view) for order, view in zip(orders, views, strict=True)]
+    return [
+        _verified(view, order) if isinstance(outcome, Found) else outcome
+        for outcome, view, order in zip(tier.read(reads), views, orders, strict=True)
+    ]
+
+
+def _verified(record: memoryview, order: LoadOrder) -> LoadOutcome:
+    """What a record that should be the one asked for is."""
+    form = order.form
+    exact = record if form is None or record.nbytes < form.record_bytes else record[: form.record_bytes]
+    try:
+        header = check_record(exact, key=order.address.key, tenant=order.address.tenant, form=form)
+    except FormError as error:
+        return Damaged(reason=str(error))
+    return Sound(created_unix_s=header.created_unix_s, expires_unix_s=header.expires_unix_s)
+
+
+def _store(job: StoreJob, reach: Reach) -> Report:
+    tier = reach.tiers[job.tier]
+    begun = reach.clock.now_s()
+    if job.evicted:
+        tier.delete(job.evicted)
+    writes = [
+        Write(
+            address=order.address,
+            record=reach.regions.view(order.buffer),
+            created_unix_s=order.created_unix_s,
+            expires_unix_s=order.expires_unix_s,
+        )
+        for order in job.orders
+    ]
+    outcomes = tuple(tier.write(writes)) if writes else ()
+    return Written(ticket=job.ticket, outcomes=outcomes, seconds=reach.clock.now_s() - begun)
