@@ -16,8 +16,9 @@ never reads a place while it is written or deleted. `close` may come while other
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
+from kvist.blocks.form import Form
 from kvist.blocks.keys import BlockKey, TenantTag
 
 
@@ -58,10 +59,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """One record to fetch into `into`, which is as long as the record should be."""
+    """One record to fetch into `into`, which is as long as the record should be.
+
+    Attributes:
+        form: what it must look like, where the asker knows; only `kvist.tiers.verified` looks at it.
+    """
 
     address: Address
     into: memoryview
+    form: Form | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +139,14 @@ class Reader(Protocol):
         ...
 
 
+@runtime_checkable
 class Lender(Protocol):
-    """Shows records where they lie, for tiers whose bytes are memory already."""
+    """Shows records where they lie, for tiers whose bytes are memory; `isinstance` tells which ones those are."""
 
     def lend(self, addresses: Sequence[Address]) -> Sequence[memoryview]:
-        """The bytes of each record's place, in order. The fabric holds the places until it no longer looks.
+        """The bytes of each place, in order, whatever lies there. The fabric holds them until it no longer looks.
+
+        A record begins where its place does; who looks proves first that it is there (`kvist.tiers.verified`).
 
         Raises:
             TierError: the tier is closed, or a place is outside it.
@@ -198,6 +207,18 @@ class Lister(Protocol):
         ...
 
 
+Verb = Literal["find", "read", "lend", "write", "delete", "keep", "entries"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerbUse:
+    """How often a verb was called, and how many seconds its calls took together, those that raised included."""
+
+    verb: Verb
+    calls: int
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierStatistics:
     """A snapshot of one tier.
@@ -205,10 +226,11 @@ class TierStatistics:
     Attributes:
         records, bytes_used: what it holds; None where only the store itself knows.
         bytes_max: the hard bound, all overhead included; None where it is the store's own.
-        bytes_overhead: headers, index, alignment and temporary files within bytes_used.
+        bytes_overhead: index, alignment and temporary files within bytes_used.
         reads, writes, deletes: records, not calls; bytes_read, bytes_written: of records.
         damaged: reads that met something that was not the record.
         failures: calls that raised.
+        verbs: those that were called, where somebody measures.
     """
 
     records: int | None = None
@@ -222,6 +244,7 @@ class TierStatistics:
     bytes_written: int = 0
     damaged: int = 0
     failures: int = 0
+    verbs: tuple[VerbUse, ...] = ()
 
 
 class Tier(Finder, Reader, Writer, Deleter, Keeper, Lister, Protocol):
