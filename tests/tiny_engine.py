@@ -9,9 +9,9 @@ from functools import cache, partial
 import torch
 from transformers import PreTrainedModel
 
-from kvist.base.ids import BlockId, RequestId, TenantId, TokenId
+from kvist.base.ids import BlockHash, BlockId, RequestId, TenantId, TokenId
 from kvist.base.units import Bytes, Tokens
-from kvist.blocks.keys import BlockKey, namespace_of
+from kvist.blocks.keys import namespace_of
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import PrefixCache
 from kvist.engine.backends import attention
@@ -180,13 +180,13 @@ class TinyEngine:
             preemptions=sum(event.preemptions for event in events if isinstance(event, Finished)),
         )
 
-    def sealed(self) -> dict[tuple[int, BlockId, BlockKey], torch.Tensor]:
-        """A copy of every block that has a key, by group, block and key."""
+    def sealed(self) -> dict[tuple[int, BlockId, BlockHash], torch.Tensor]:
+        """A copy of every block that is sealed, by group, block and hash."""
         return {
-            (group, block, key): self.store.read_block(group, block)
+            (group, block, block_hash): self.store.read_block(group, block)
             for group, pool in enumerate(self.pools)
             for block in map(BlockId, range(len(pool)))
-            if (key := pool.key(block)) is not None
+            if (block_hash := pool.hash(block)) is not None
         }
 
 

@@ -6,16 +6,15 @@
 
 from dataclasses import dataclass, field
 
-from kvist.base.ids import BlockId, RequestId
-from kvist.blocks.keys import BlockKey
+from kvist.base.ids import BlockHash, BlockId, RequestId
 
 
 @dataclass(slots=True)
 class Row:
-    """One block: who holds it, under which key, whether it is to be cached, since when it is, what it contains."""
+    """One block: who holds it, under which hash, whether it is to be cached, since when it is, what it contains."""
 
     holders: list[RequestId] = field(default_factory=list)
-    key: BlockKey | None = None
+    hash: BlockHash | None = None
     kept: bool = False
     cached_since: int | None = None
     content: object = None
@@ -24,8 +23,8 @@ class Row:
     def state(self) -> str:
         """The state by the value of its name."""
         if self.holders:
-            return "filling" if self.key is None else "held"
-        return "free" if self.key is None else "cached"
+            return "filling" if self.hash is None else "held"
+        return "free" if self.hash is None else "cached"
 
 
 class NaivePool:
@@ -39,9 +38,9 @@ class NaivePool:
         """The blocks in a state."""
         return [BlockId(block) for block, row in enumerate(self.rows) if row.state == state]
 
-    def find(self, key: BlockKey) -> BlockId | None:
-        """The block under a key."""
-        found = [BlockId(block) for block, row in enumerate(self.rows) if row.key == key]
+    def find(self, block_hash: BlockHash) -> BlockId | None:
+        """The block under a hash."""
+        found = [BlockId(block) for block, row in enumerate(self.rows) if row.hash == block_hash]
         assert len(found) <= 1
         return found[0] if found else None
 
@@ -55,20 +54,20 @@ class NaivePool:
         self.evicted += self.rows[block].state == "cached"
         self.rows[block] = Row(holders=[owner], content=("half written by", owner))
 
-    def may_seal(self, block: BlockId, owner: RequestId, key: BlockKey) -> bool:
-        """Whether the owner is filling the block, and does not hold another under the key."""
-        row, first = self.rows[block], self.find(key)
+    def may_seal(self, block: BlockId, owner: RequestId, block_hash: BlockHash) -> bool:
+        """Whether the owner is filling the block, and does not hold another under the hash."""
+        row, first = self.rows[block], self.find(block_hash)
         return row.state == "filling" and owner in row.holders and (first is None or not self.holds(first, owner))
 
-    def seal(self, block: BlockId, owner: RequestId, key: BlockKey, *, keep: bool) -> BlockId:
+    def seal(self, block: BlockId, owner: RequestId, block_hash: BlockHash, *, keep: bool) -> BlockId:
         """The block that the owner holds from now on."""
-        first = self.find(key)
+        first = self.find(block_hash)
         if first is not None:
             self.rows[block] = Row()
             self.rows[first].kept |= keep
             self.hold(first, owner)
             return first
-        self.rows[block].key, self.rows[block].kept, self.rows[block].content = key, keep, key
+        self.rows[block].hash, self.rows[block].kept, self.rows[block].content = block_hash, keep, block_hash
         self.sealed += 1
         return block
 
@@ -78,7 +77,7 @@ class NaivePool:
 
     def may_hold(self, block: BlockId, owner: RequestId) -> bool:
         """Whether the block is sealed and not the owner's already."""
-        return self.rows[block].key is not None and not self.holds(block, owner)
+        return self.rows[block].hash is not None and not self.holds(block, owner)
 
     def hold(self, block: BlockId, owner: RequestId) -> None:
         """One more holder."""
@@ -91,9 +90,9 @@ class NaivePool:
         row.holders.remove(owner)
         if row.holders:
             return
-        if row.key is not None and row.kept:
+        if row.hash is not None and row.kept:
             self._moment += 1
             row.cached_since = self._moment
             return
-        self.discarded += row.key is not None
+        self.discarded += row.hash is not None
         self.rows[block] = Row()

@@ -10,9 +10,9 @@ from itertools import accumulate, takewhile
 
 from fakes.backend import MemoryBackend, Truth, answer_alone
 from kvist.base.errors import CapacityError
-from kvist.base.ids import BlockId, RequestId, TenantId, TokenId
+from kvist.base.ids import BlockHash, BlockId, RequestId, TenantId, TokenId
 from kvist.base.units import Bytes, Tokens
-from kvist.blocks.keys import BlockKey, namespace_of
+from kvist.blocks.keys import namespace_of
 from kvist.blocks.lifecycle import State
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import PrefixCache
@@ -137,7 +137,7 @@ class EngineTrial:
         self.requests: dict[RequestId, Request] = {}
         self.events: dict[RequestId, list[Event]] = defaultdict(list)
         self.aborted: set[RequestId] = set()
-        self._contents: dict[tuple[int, BlockKey], tuple[int | None, ...]] = {}
+        self._contents: dict[tuple[int, BlockHash], tuple[int | None, ...]] = {}
         self._before: dict[str, int] = {}
 
     # What happens
@@ -280,13 +280,13 @@ class EngineTrial:
                 assert peaks <= len(pool), f"group {group}: {peaks} promised of {len(pool)}"
 
     def _check_contents(self) -> None:
-        """A sealed block holds what its key says, from the first time that key is seen to the last."""
+        """A sealed block holds what its hash says, from the first time that hash is seen to the last."""
         for group, pool in enumerate(self.pools):
             for block in map(BlockId, range(len(pool))):
-                key = pool.key(block)
-                if key is not None:
+                block_hash = pool.hash(block)
+                if block_hash is not None:
                     content = tuple(self.backend.memory[group][block])
-                    first = self._contents.setdefault((group, key), content)
+                    first = self._contents.setdefault((group, block_hash), content)
                     assert content == first, f"block {block} of group {group} changed from {first} to {content}"
                     assert None not in content, f"block {block} of group {group} was sealed with holes: {content}"
 

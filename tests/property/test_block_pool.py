@@ -22,19 +22,15 @@ from hypothesis.stateful import (
 from depth import examples
 from fakes.pool import NaivePool
 from kvist.base.errors import CapacityError
-from kvist.base.ids import BlockHash, BlockId, GroupId, RequestId
-from kvist.blocks.keys import BlockKey, Namespace
+from kvist.base.ids import BlockHash, BlockId, RequestId
 from kvist.blocks.ledger import check_pool
 from kvist.blocks.pool import BlockPool
 
 OWNERS = [RequestId(name) for name in "ABCD"]
-KEYS = [
-    BlockKey(Namespace(bytes(32)), GroupId(0), "prefix", BlockHash(number.to_bytes(32, "little")))
-    for number in range(10)
-]
+HASHES = [BlockHash(number.to_bytes(32, "little")) for number in range(10)]
 
 Owners = st.sampled_from(OWNERS)
-Keys = st.sampled_from(KEYS)
+Hashes = st.sampled_from(HASHES)
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -76,38 +72,42 @@ class PoolMachine(RuleBasedStateMachine):
         self.count("allocate")
 
     def fillings(self) -> list[tuple[RequestId, BlockId]]:
-        return [(owner, block) for owner, block in self.believed if self.model.rows[block].key is None]
+        return [(owner, block) for owner, block in self.believed if self.model.rows[block].hash is None]
 
-    def commit(self, owner: RequestId, block: BlockId, key: BlockKey, *, keep: bool) -> None:
-        duplicate = self.model.find(key) is not None
-        self.write(block, owner, key)  # the last tokens of the block
-        answer = self.pool.seal(block, owner, key, keep=keep)
-        assert answer == self.model.seal(block, owner, key, keep=keep)
+    def commit(self, owner: RequestId, block: BlockId, block_hash: BlockHash, *, keep: bool) -> None:
+        duplicate = self.model.find(block_hash) is not None
+        self.write(block, owner, block_hash)  # the last tokens of the block
+        answer = self.pool.seal(block, owner, block_hash, keep=keep)
+        assert answer == self.model.seal(block, owner, block_hash, keep=keep)
         del self.believed[owner, block]
-        self.believed[owner, answer] = key
+        self.believed[owner, answer] = block_hash
         self.count("seal duplicate" if duplicate else "seal")
 
     @precondition(lambda self: self.fillings())
-    @rule(data=st.data(), key=Keys, keep=st.booleans())
-    def seal(self, data: st.DataObject, key: BlockKey, keep: bool) -> None:
+    @rule(data=st.data(), block_hash=Hashes, keep=st.booleans())
+    def seal(self, data: st.DataObject, block_hash: BlockHash, keep: bool) -> None:
         owner, block = data.draw(st.sampled_from(self.fillings()))
-        if self.model.may_seal(block, owner, key):
-            self.commit(owner, block, key, keep=keep)
+        if self.model.may_seal(block, owner, block_hash):
+            self.commit(owner, block, block_hash, keep=keep)
 
     @precondition(lambda self: self.fillings() and self.model.blocks_in("cached") + self.model.blocks_in("held"))
     @rule(data=st.data(), keep=st.booleans())
     def seal_what_another_has_sealed(self, data: st.DataObject, keep: bool) -> None:
         owner, block = data.draw(st.sampled_from(self.fillings()))
-        keys = [key for key in KEYS if self.model.find(key) is not None and self.model.may_seal(block, owner, key)]
+        keys = [
+            block_hash
+            for block_hash in HASHES
+            if self.model.find(block_hash) is not None and self.model.may_seal(block, owner, block_hash)
+        ]
         if keys:
             self.commit(owner, block, data.draw(st.sampled_from(keys)), keep=keep)
 
-    @rule(owner=Owners, key=Keys, keep=st.booleans())
-    def allocate_and_seal(self, owner: RequestId, key: BlockKey, keep: bool) -> None:
+    @rule(owner=Owners, block_hash=Hashes, keep=st.booleans())
+    def allocate_and_seal(self, owner: RequestId, block_hash: BlockHash, keep: bool) -> None:
         self.allocate(owner)
         for _, block in [each for each in self.fillings() if each[0] == owner]:
-            if self.model.may_seal(block, owner, key):
-                self.commit(owner, block, key, keep=keep)
+            if self.model.may_seal(block, owner, block_hash):
+                self.commit(owner, block, block_hash, keep=keep)
 
     @precondition(lambda self: self.model.blocks_in("cached") + self.model.blocks_in("held"))
     @rule(data=st.data(), owner=Owners)
@@ -116,7 +116,7 @@ class PoolMachine(RuleBasedStateMachine):
         if not self.model.holds(block, owner):
             self.pool.hold(block, owner)
             self.model.hold(block, owner)
-            self.believed[owner, block] = self.model.rows[block].key
+            self.believed[owner, block] = self.model.rows[block].hash
             self.count("hold")
 
     def give_back(self, owner: RequestId, block: BlockId) -> None:
@@ -142,19 +142,19 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data(), keep=st.booleans())
     def keep(self, data: st.DataObject, keep: bool) -> None:
         block = data.draw(st.sampled_from(self.model.blocks_in("cached") + self.model.blocks_in("held")))
-        self.pool.keep(block, keep=keep)
+        assert self.pool.keep(block, keep=keep) == (keep and not self.model.rows[block].kept)
         self.model.rows[block].kept |= keep
         self.count("keep")
 
-    @rule(data=st.data(), owner=Owners, key=Keys)
-    def misuse(self, data: st.DataObject, owner: RequestId, key: BlockKey) -> None:
+    @rule(data=st.data(), owner=Owners, block_hash=Hashes)
+    def misuse(self, data: st.DataObject, owner: RequestId, block_hash: BlockHash) -> None:
         """Wrong use raises; the invariants see to it that nothing has changed."""
         block, model = data.draw(st.sampled_from(self.blocks())), self.model
         wrong = {
-            "seal": (model.may_seal(block, owner, key), lambda: self.pool.seal(block, owner, key)),
+            "seal": (model.may_seal(block, owner, block_hash), lambda: self.pool.seal(block, owner, block_hash)),
             "hold": (model.may_hold(block, owner), lambda: self.pool.hold(block, owner)),
             "release": (model.holds(block, owner), lambda: self.pool.release(block, owner)),
-            "keep": (model.rows[block].key is not None, lambda: self.pool.keep(block)),
+            "keep": (model.rows[block].hash is not None, lambda: self.pool.keep(block)),
         }
         for name, (right, call) in wrong.items():
             if not right:
@@ -166,9 +166,9 @@ class PoolMachine(RuleBasedStateMachine):
     def every_answer_is_the_models(self) -> None:
         pool, model = self.pool, self.model
         for block, row in enumerate(model.rows):
-            answer = (pool.state(BlockId(block)).value, pool.holders(BlockId(block)), pool.key(BlockId(block)))
-            assert answer == (row.state, set(row.holders), row.key), f"block {block}"
-        assert [pool.find(key) for key in KEYS] == [model.find(key) for key in KEYS]
+            answer = (pool.state(BlockId(block)).value, pool.holders(BlockId(block)), pool.hash(BlockId(block)))
+            assert answer == (row.state, set(row.holders), row.hash), f"block {block}"
+        assert [pool.find(block_hash) for block_hash in HASHES] == [model.find(block_hash) for block_hash in HASHES]
         counts = {state: len(model.blocks_in(state)) for state in ("free", "filling", "held", "cached")}
         assert pool.available == counts["free"] + counts["cached"]
         books = pool.statistics()
@@ -184,7 +184,7 @@ class PoolMachine(RuleBasedStateMachine):
         for (owner, block), content in self.believed.items():
             assert self.memory[block] == content, f"{owner} reads block {block}"
         for block in self.model.blocks_in("cached"):
-            assert self.memory[block] == self.model.rows[block].key, f"block {block} is cached and not what it was"
+            assert self.memory[block] == self.model.rows[block].hash, f"block {block} is cached and not what it was"
 
 
 def test_ten_thousand_operations_agree_with_the_model() -> None:

@@ -54,11 +54,11 @@ def cache_of(case: Case) -> PrefixCache:
     windows = [None if window is None else Tokens(window) for window in case.windows]
     pools = [BlockPool(2 * BLOCKS_MAX) for _ in windows]
     cache = PrefixCache(namespace_of({}), pools, windows, block_tokens=case.block_tokens)
-    for group, (pool, present) in enumerate(zip(pools, case.present, strict=True)):
+    for pool, present in zip(pools, case.present, strict=True):
         for index, (ours, theirs) in enumerate(zip(chain_of(case), chain_of(case, "green"), strict=False)):
             for owner, block_hash in ((ONE, ours), (TWO, theirs)):
                 if owner == TWO or index in present:
-                    block = pool.seal(pool.allocate(owner), owner, cache.key(group, block_hash))
+                    block = pool.seal(pool.allocate(owner), owner, block_hash)
                     if index not in case.held:
                         pool.release(block, owner)
     return cache
@@ -101,7 +101,7 @@ def test_a_match_is_the_longest_hit_there_is(case: Case) -> None:
     for group in groups:
         window = case.windows[group]
         begin = 0 if window is None else max(0, hit.tokens - window) // case.block_tokens
-        found = [cache.pools[group].find(cache.key(group, each)) for each in chain[:blocks]]
+        found = [cache.pools[group].find(each) for each in chain[:blocks]]
         assert list(hit.blocks[group]) == [None] * begin + found[begin:]
         assert None not in hit.blocks[group][begin:]
 
@@ -121,11 +121,10 @@ def test_a_chain_that_is_longer_or_shorter_than_the_tokens_matches_what_both_hav
 def test_more_in_the_cache_never_means_a_shorter_hit(case: Case) -> None:
     cache, chain = cache_of(case), chain_of(case)
     lengths = [cache.match(chain, tokens=case.tokens).tokens]
-    for group, pool in enumerate(cache.pools):
+    for pool in cache.pools:
         for each in chain:
-            key = cache.key(group, each)
-            if pool.find(key) is None:
-                pool.release(pool.seal(pool.allocate(TWO), TWO, key), TWO)
+            if pool.find(each) is None:
+                pool.release(pool.seal(pool.allocate(TWO), TWO, each), TWO)
                 lengths.append(cache.match(chain, tokens=case.tokens).tokens)
     assert lengths == sorted(lengths)
     assert lengths[-1] == (case.tokens - 1) // case.block_tokens * case.block_tokens

@@ -1,12 +1,18 @@
 """Which cached block to give up first, behind a Protocol so that other orders can be tried.
 
-Knows only the order in which blocks became cached; the pool decides when to ask.
+Knows only the order in which blocks became cached, and is told which have a copy elsewhere; the pool decides when
+to ask.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
 from typing import Protocol
 
 from kvist.base.ids import BlockId
+
+IsCopied = Callable[[BlockId], bool]
+"""Whether a cached block has a copy in a tier below."""
 
 
 class EvictionPolicy(Protocol):
@@ -14,7 +20,7 @@ class EvictionPolicy(Protocol):
 
     The pool calls `add` when a block becomes CACHED, `remove` when it stops being CACHED for any reason
     (`choose` does not remove), and never adds a block twice. Called by one thread; each call is expected to
-    cost at most O(log n).
+    cost at most O(log n), and a bounded number of questions to `is_copied`.
     """
 
     def add(self, block: BlockId) -> None:
@@ -25,8 +31,12 @@ class EvictionPolicy(Protocol):
         """A block is no longer CACHED."""
         ...
 
-    def choose(self) -> BlockId:
-        """The block to give up next; there is at least one. Does not change the order."""
+    def choose(self, is_copied: IsCopied) -> BlockId:
+        """The block to give up next; there is at least one. Does not change the order.
+
+        Args:
+            is_copied: may be asked of CACHED blocks; answers can change between calls.
+        """
         ...
 
 
@@ -48,6 +58,21 @@ class LeastRecentlyUsed:
         """Takes the block out of the queue, wherever it stands."""
         del self._order[block]
 
-    def choose(self) -> BlockId:
+    def choose(self, is_copied: IsCopied) -> BlockId:  # noqa: ARG002 - this order does not look at copies
         """The block at the head of the queue."""
         return next(iter(self._order))
+
+
+class CopiesFirst(LeastRecentlyUsed):
+    """Least recently used, but of the next few it rather gives up one that can be loaded again.
+
+    Only a few are looked at, so that what nobody wants does not stay for ever because it could not be copied.
+    """
+
+    LOOK_AHEAD = 64
+    """Blocks at the head of the queue among which one with a copy is looked for."""
+
+    def choose(self, is_copied: IsCopied) -> BlockId:
+        """The first near the head of the queue that has a copy, else the one at the head."""
+        near = islice(self._order, self.LOOK_AHEAD)
+        return next(filter(is_copied, near), next(iter(self._order)))

@@ -16,7 +16,8 @@ def check_pool(pool: BlockPool, live: Mapping[RequestId, Sequence[BlockId]]) -> 
 
     Args:
         pool: the pool of one KV group.
-        live: for each live owner the blocks in its table, each once; owners without blocks may be left out.
+        live: for each live owner (a request, or whoever copies blocks out) the blocks that it holds, each once;
+            owners without blocks may be left out.
 
     Raises:
         AssertionError: naming the first block whose books do not balance.
@@ -29,7 +30,7 @@ def check_pool(pool: BlockPool, live: Mapping[RequestId, Sequence[BlockId]]) -> 
 
     counted: Counter[State] = Counter()
     for block in map(BlockId, range(len(pool))):
-        state, holders, key = pool.state(block), pool.holders(block), pool.key(block)
+        state, holders, block_hash = pool.state(block), pool.holders(block), pool.hash(block)
         counted[state] += 1
         owners = expected.get(block, set())
         assert holders == owners, f"block {block} ({state.value}) is held by {set(holders)}, its owners are {owners}"
@@ -37,8 +38,9 @@ def check_pool(pool: BlockPool, live: Mapping[RequestId, Sequence[BlockId]]) -> 
             f"block {block} is {state.value} with {set(holders)}"
         )
         assert len(holders) <= 1 or state is State.HELD, f"block {block} is filled by {set(holders)}"
-        assert (key is not None) == (state in {State.HELD, State.CACHED}), f"block {block} is {state.value} under {key}"
-        assert key is None or pool.find(key) == block, f"block {block} is not what its key leads to"
+        is_sealed = state in {State.HELD, State.CACHED}
+        assert (block_hash is not None) == is_sealed, f"block {block} is {state.value} under {block_hash!r}"
+        assert block_hash is None or pool.find(block_hash) == block, f"block {block} is not what its hash leads to"
 
     books = pool.statistics()
     by_state = (books.free, books.filling, books.held, books.cached)
@@ -46,3 +48,4 @@ def check_pool(pool: BlockPool, live: Mapping[RequestId, Sequence[BlockId]]) -> 
     assert pool.available == books.free + books.cached, f"{pool.available} available against {books}"
     resident = books.held + books.cached
     assert books.sealed == resident + books.evicted + books.discarded, f"{books} does not add up"
+    assert 0 <= books.evicted_without_copy <= books.evicted, f"{books} counts evictions that were none"

@@ -4,7 +4,7 @@ Knows what a hit needs in each group (DESIGN.md, section 5); does not know reque
 changes nothing: whoever wants the blocks holds them through a `BlockTable`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from kvist.base.ids import BlockHash, BlockId, GroupId
@@ -16,23 +16,30 @@ from kvist.blocks.window import first_block_of_hit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """The longest cached prefix of a sequence.
+    """A prefix of a sequence that need not be computed: its blocks are in the pools, or will be loaded.
 
     Attributes:
         tokens: its length, a multiple of the block size.
-        blocks: for each group the block at each index, None where the hit needs none.
+        blocks: for each group the block at each index, None where the hit needs none or it is to be loaded.
         reached: how far full attention alone would have matched; as far as can be in a model that has none.
         end: why it is no longer, in words a user understands.
+        loads: for each group the indices to be loaded, ascending; with the blocks, exactly what the hit needs.
     """
 
     tokens: Tokens
     blocks: tuple[tuple[BlockId | None, ...], ...]
     reached: Tokens
     end: str
+    loads: tuple[tuple[int, ...], ...]
+
+    @property
+    def loads_count(self) -> int:
+        """Blocks to be loaded, in all groups."""
+        return sum(map(len, self.loads))
 
 
 class PrefixCache:
-    """Pools by KV group under one namespace."""
+    """Pools by KV group under one namespace, which from then on hold nothing else."""
 
     def __init__(
         self,
@@ -43,6 +50,8 @@ class PrefixCache:
         block_tokens: int,
     ) -> None:
         """Binds one pool and one window (None: all positions) to each group, in the geometry's order."""
+        for group, pool in enumerate(pools):
+            pool.serve(namespace, GroupId(group))
         self._namespace = namespace
         self.pools = tuple(pools)
         self.windows = tuple(windows)
@@ -62,25 +71,66 @@ class PrefixCache:
             tokens: length of the sequence.
         """
         limit = min(len(chain), (tokens - 1) // self.block_tokens)
-        reached = limit
-        for group, window in enumerate(self.windows):
-            if window is None:
-                reached = self._run_from_start(group, chain, reached)
+        reached = self._reached(chain, limit)
         end = self._end_of_windows(chain, reached)
         return Hit(
             tokens=Tokens(end * self.block_tokens),
             blocks=tuple(self._blocks_of_hit(group, chain, end) for group in range(len(self.pools))),
             reached=Tokens(reached * self.block_tokens),
             end=self._why(end, reached, limit),
+            loads=((),) * len(self.pools),
         )
 
-    def _find(self, group: int, block_hash: BlockHash) -> BlockId | None:
-        return self.pools[group].find(self.key(group, block_hash))
+    def residency(self, chain: Sequence[BlockHash], limit: int) -> tuple[list[BlockId | None], ...]:
+        """For each group the block of each of the first `limit` hashes, None where there is none.
 
-    def _run_from_start(self, group: int, chain: Sequence[BlockHash], limit: int) -> int:
-        for index in range(limit):
-            if self._find(group, chain[index]) is None:
-                return index
+        Says what is there and not what a hit would need; the answer is good until a block is sealed, evicted or
+        discarded.
+        """
+        hashes = chain[:limit]
+        return tuple(pool.find_each(hashes) for pool in self.pools)
+
+    def assemble(
+        self, chain: Sequence[BlockHash], wants: Container[tuple[int, int]], *, tokens: Tokens, end: str
+    ) -> Hit | None:
+        """A hit of a given length, some of whose blocks are to be loaded from below.
+
+        What is in the pools is taken from there, wanted or not. Nothing is held: blocks can be lost until
+        `BlockTable.take`.
+
+        Args:
+            chain: hashes of the sequence's full blocks, at least those of the hit.
+            wants: (group, index) of the blocks that can be loaded.
+            tokens: length of the hit, a multiple of the block size and less than the sequence's.
+            end: why it is no longer.
+
+        Returns:
+            None when a block that the hit needs is neither in its pool nor wanted, as after an eviction.
+        """
+        blocks_end = tokens // self.block_tokens
+        blocks, loads = [], []
+        for group in range(len(self.pools)):
+            found = self._blocks_of_hit(group, chain, blocks_end)
+            first = first_block_of_hit(tokens, self.windows[group], self.block_tokens)
+            absent = tuple(index for index in range(first, blocks_end) if found[index] is None)
+            if not all((group, index) in wants for index in absent):
+                return None
+            blocks.append(found)
+            loads.append(absent)
+        reached = max(blocks_end, self._reached(chain, len(chain)))
+        return Hit(
+            tokens=tokens,
+            blocks=tuple(blocks),
+            reached=Tokens(reached * self.block_tokens),
+            end=end,
+            loads=tuple(loads),
+        )
+
+    def _reached(self, chain: Sequence[BlockHash], limit: int) -> int:
+        """How many blocks the groups without a window have from the start."""
+        for pool, window in zip(self.pools, self.windows, strict=True):
+            if window is None:
+                limit = len(pool.find_run(chain[:limit]))
         return limit
 
     def _end_of_windows(self, chain: Sequence[BlockHash], limit: int) -> int:
@@ -99,7 +149,8 @@ class PrefixCache:
         end = limit
         while end > 0:
             first = first_block_of_hit(end * self.block_tokens, self.windows[group], self.block_tokens)
-            missing = next((i for i in range(end - 1, first - 1, -1) if self._find(group, chain[i]) is None), None)
+            pool = self.pools[group]
+            missing = next((i for i in range(end - 1, first - 1, -1) if pool.find(chain[i]) is None), None)
             if missing is None:
                 return end
             end = missing  # every end above a missing block, up to this one, would need it
@@ -107,7 +158,7 @@ class PrefixCache:
 
     def _blocks_of_hit(self, group: int, chain: Sequence[BlockHash], end: int) -> tuple[BlockId | None, ...]:
         first = first_block_of_hit(end * self.block_tokens, self.windows[group], self.block_tokens)
-        return (*(None for _ in range(first)), *(self._find(group, chain[i]) for i in range(first, end)))
+        return (*(None,) * first, *self.pools[group].find_each(chain[first:end]))
 
     def _why(self, end: int, reached: int, limit: int) -> str:
         size = self.block_tokens

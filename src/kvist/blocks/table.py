@@ -7,14 +7,43 @@ block by block (c is the number of tokens computed):
     holds     released      sealed             filling          allocated for the step
     entry     None          BlockId            BlockId          BlockId
 
-Law: what a table lists is exactly what its owner holds in the pools; `release` empties both.
+A table that takes a hit of which some blocks are still to be loaded begins so (L: allocated, to be landed in):
+
+    index     0 ...... first of window ..... hit.tokens // size
+    entry     None          BlockId, L, L, BlockId, L
+
+Each L is sealed by `land`; until the last one is, nothing can be computed and `commit` refuses.
+
+Laws:
+    * What a table lists is exactly what its owner holds in the pools; `release` empties both, in any state.
+    * A block that has not landed is never found by anybody.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from kvist.base.ids import BlockHash, BlockId, RequestId
+from kvist.base.errors import CapacityError
+from kvist.base.ids import BlockHash, BlockId, GroupId, RequestId
+from kvist.blocks.lifecycle import State
 from kvist.blocks.prefix import Hit, PrefixCache
 from kvist.blocks.window import Marks, Retention, first_block_of_hit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A sealed block that has just become worth keeping, and so worth a copy below.
+
+    Attributes:
+        group: its KV group.
+        index: of the block within its sequence.
+        block: where it is in the group's pool now; it stays there for as long as somebody holds it.
+        hash: what it contains.
+    """
+
+    group: GroupId
+    index: int
+    block: BlockId
+    hash: BlockHash
 
 
 class BlockTable:
@@ -28,17 +57,63 @@ class BlockTable:
         self.groups: tuple[list[BlockId | None], ...] = tuple([] for _ in cache.pools)
         self._sealed = 0
         self._passed = [0] * len(cache.pools)
+        self._awaited: set[tuple[int, int]] = set()
+
+    @property
+    def awaited(self) -> int:
+        """Blocks that are still to land, in all groups; 0 once the sequence can be computed."""
+        return len(self._awaited)
+
+    def can_take(self, hit: Hit) -> bool:
+        """Whether the pools have the blocks to be loaded besides those that the hit is made of, in every group."""
+        return all(
+            len(loads) + sum(block is not None and pool.state(block) is State.CACHED for block in blocks)
+            <= pool.available
+            for pool, blocks, loads in zip(self._cache.pools, hit.blocks, hit.loads, strict=True)
+            if loads
+        )
 
     def take(self, hit: Hit) -> None:
-        """Holds the blocks of a hit; the table must be empty."""
+        """Holds the blocks of a hit and allocates those that are to be loaded; the table must be empty.
+
+        Raises:
+            CapacityError: a pool has too few blocks for the loads; nothing has changed.
+        """
         assert not any(self.groups), f"{self._owner} already has blocks"
+        if not self.can_take(hit):
+            raise CapacityError(f"{self._owner} wants to load {hit.loads_count} blocks; the pools cannot spare them")
         for pool, table, blocks in zip(self._cache.pools, self.groups, hit.blocks, strict=True):
             for block in blocks:
                 if block is not None:
                     pool.hold(block, self._owner)
             table.extend(blocks)
+        for group, indices in enumerate(hit.loads):
+            # After the holds, or it might evict what the hit is made of.
+            for index in indices:
+                self.groups[group][index] = self._cache.pools[group].allocate(self._owner)
+                self._awaited.add((group, index))
         self._sealed = hit.tokens // self._cache.block_tokens
         self._passed = [sum(block is None for block in table) for table in self.groups]
+
+    def target(self, group: int, index: int) -> BlockId | None:
+        """Where a loaded block is to be copied; None when it is not awaited, not any more or never was."""
+        return self.groups[group][index] if (group, index) in self._awaited else None
+
+    def land(self, group: int, index: int, block_hash: BlockHash) -> None:
+        """Seals an awaited block whose KV has been copied to its `target`.
+
+        It will stay cached when the sequence ends, whatever becomes of the rest. If the same block was sealed by
+        somebody else in the meantime, the table moves over to that one.
+
+        Args:
+            group: of the block.
+            index: of the block within the sequence.
+            block_hash: the hash at `index` of the sequence's chain.
+        """
+        assert (group, index) in self._awaited, f"{self._owner} does not await block {index} of group {group}"
+        pool = self._cache.pools[group]
+        self.groups[group][index] = pool.seal(self._entry(group, index), self._owner, block_hash)
+        self._awaited.remove((group, index))
 
     def can_grow(self, tokens: int) -> bool:
         """Whether the pools have the blocks that positions [0, tokens) still lack, in every group."""
@@ -55,22 +130,28 @@ class BlockTable:
             for _ in range(count):
                 table.append(pool.allocate(self._owner))
 
-    def commit(self, chain: Sequence[BlockHash], computed: int, marks: Marks) -> None:
+    def commit(self, chain: Sequence[BlockHash], computed: int, marks: Marks) -> list[Kept]:
         """Seals the blocks that are full now, then lets go of those that no query will read again.
 
         Args:
             chain: hashes of at least every full block below `computed`.
             computed: tokens whose KV is written.
             marks: where the sequence may part from others, which decides what outlives the window.
+
+        Returns:
+            The blocks that became worth keeping, by index and then group, each once in the life of its content: who
+            moves over to another's block that is kept already does not report it. A block of a passed window is let
+            go of in the same call, so it may be evicted as soon as anybody allocates; copy it, or hold it, first.
         """
-        size = self._cache.block_tokens
+        assert not self._awaited, f"{self._owner} computes while {len(self._awaited)} blocks are to land"
+        size, kept = self._cache.block_tokens, list[Kept]()
         full = computed // size
         for index in range(self._sealed, full):
             for group, table in enumerate(self.groups):
-                window = self._cache.windows[group]
-                keep = self._retention.keeps(index * size, (index + 1) * size, window, marks)
-                key = self._cache.key(group, chain[index])
-                table[index] = self._cache.pools[group].seal(self._entry(group, index), self._owner, key, keep=keep)
+                window, pool = self._cache.windows[group], self._cache.pools[group]
+                table[index] = pool.seal(self._entry(group, index), self._owner, chain[index], keep=False)
+                if self._retention.keeps(index * size, (index + 1) * size, window, marks):
+                    self._keep(group, index, kept)
         self._sealed = max(self._sealed, full)
         for group, window in enumerate(self._cache.windows):
             # What a hit of the sealed blocks needs is never less than what the next query reads.
@@ -78,21 +159,32 @@ class BlockTable:
             for index in range(self._passed[group], first):
                 self._let_go(group, index)
             self._passed[group] = max(self._passed[group], first)
+        return kept
 
-    def keep_window(self) -> None:
-        """Keeps what a later sequence needs to continue from the last sealed block."""
-        size = self._cache.block_tokens
+    def keep_window(self) -> list[Kept]:
+        """Keeps what a later sequence needs to continue from the last sealed block.
+
+        Returns:
+            As `commit`; the table holds them until `release`. Blocks that are still to land are left out.
+        """
+        size, kept = self._cache.block_tokens, list[Kept]()
         for group, window in enumerate(self._cache.windows):
             first = max(self._passed[group], first_block_of_hit(self._sealed * size, window, size))
             for index in range(first, self._sealed):
-                self._cache.pools[group].keep(self._entry(group, index))
+                if (group, index) not in self._awaited:
+                    self._keep(group, index, kept)
+        return kept
 
     def release(self) -> None:
-        """Gives every block back, the last ones first so that they are evicted first."""
+        """Gives every block back, the last ones first so that they are evicted first.
+
+        Blocks that have not landed are free again; those that have stay cached.
+        """
         for group, table in enumerate(self.groups):
             for index in range(len(table) - 1, self._passed[group] - 1, -1):
                 self._let_go(group, index)
             table.clear()
+        self._awaited.clear()
         self._sealed = 0
         self._passed = [0] * len(self.groups)
 
@@ -110,6 +202,14 @@ class BlockTable:
     def held_counts(self) -> list[int]:
         """How many blocks are held now, by group; O(groups)."""
         return [len(table) - passed for table, passed in zip(self.groups, self._passed, strict=True)]
+
+    def _keep(self, group: int, index: int, kept: list[Kept]) -> None:
+        block = self._entry(group, index)
+        pool = self._cache.pools[group]
+        if pool.keep(block):
+            block_hash = pool.hash(block)
+            assert block_hash is not None  # `keep` has seen to it
+            kept.append(Kept(group=GroupId(group), index=index, block=block, hash=block_hash))
 
     def _missing(self, tokens: int) -> list[int]:
         return [max(0, -(-tokens // self._cache.block_tokens) - len(table)) for table in self.groups]

@@ -2,8 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvist.base.ids import BlockHash, BlockId, GroupId, RequestId
-from kvist.blocks.keys import BlockKey, Namespace
+from kvist.base.ids import BlockHash, BlockId, RequestId
 from kvist.blocks.ledger import check_pool
 from kvist.blocks.lifecycle import State
 from kvist.blocks.pool import BlockPool
@@ -12,8 +11,8 @@ A, B = map(RequestId, "AB")
 SHARED, FILLING, CACHED, FREE = map(BlockId, range(4))
 
 
-def key(number: int) -> BlockKey:
-    return BlockKey(Namespace(bytes(32)), GroupId(0), "prefix", BlockHash(number.to_bytes(32, "little")))
+def hash_of(number: int) -> BlockHash:
+    return BlockHash(number.to_bytes(32, "little"))
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def pool() -> BlockPool:
     for number in (0, 1, 2):
         block = pool.allocate(A)
         if block != FILLING:
-            pool.seal(block, A, key(number))
+            pool.seal(block, A, hash_of(number))
     pool.hold(SHARED, B)
     pool.release(CACHED, A)
     return pool
@@ -57,8 +56,8 @@ def test_owners_who_say_something_else_are_caught(pool: BlockPool, live: dict[Re
         check_pool(pool, live)
 
 
-def swap_keys(pool: BlockPool) -> None:
-    pool._keys[SHARED], pool._keys[CACHED] = pool._keys[CACHED], pool._keys[SHARED]
+def swap_hashes(pool: BlockPool) -> None:
+    pool._hashes[SHARED], pool._hashes[CACHED] = pool._hashes[CACHED], pool._hashes[SHARED]
 
 
 BROKEN: dict[str, Callable[[BlockPool], object]] = {
@@ -68,11 +67,11 @@ BROKEN: dict[str, Callable[[BlockPool], object]] = {
     "a free block is said to be cached": lambda pool: pool._states.__setitem__(FREE, State.CACHED),
     "a holder is lost": lambda pool: pool._holders[SHARED].discard(B),
     "a holder appears": lambda pool: pool._holders[CACHED].add(B),
-    "a key is lost": lambda pool: pool._keys.__setitem__(CACHED, None),
-    "a key appears": lambda pool: pool._keys.__setitem__(FREE, key(7)),
-    "the index forgets": lambda pool: pool._index.pop(key(0)),
-    "the index errs": lambda pool: pool._index.__setitem__(key(0), CACHED),
-    "keys are swapped": swap_keys,
+    "a hash is lost": lambda pool: pool._hashes.__setitem__(CACHED, None),
+    "a hash appears": lambda pool: pool._hashes.__setitem__(FREE, hash_of(7)),
+    "the index forgets": lambda pool: pool._index.pop(hash_of(0)),
+    "the index errs": lambda pool: pool._index.__setitem__(hash_of(0), CACHED),
+    "hashes are swapped": swap_hashes,
     "a count is off": lambda pool: pool._count.__setitem__(State.FREE, 2),
     "counts are swapped": lambda pool: pool._count.update({State.FREE: 2, State.HELD: 0}),
     "a seal is not counted": lambda pool: setattr(pool, "_sealed", 1),

@@ -27,7 +27,7 @@ def put(cache: PrefixCache, group: int, chain: list[BlockHash], *indices: int) -
     """Caches blocks of a chain in a group."""
     for index in indices:
         pool = cache.pools[group]
-        block = pool.seal(pool.allocate(OWNER), OWNER, cache.key(group, chain[index]))
+        block = pool.seal(pool.allocate(OWNER), OWNER, chain[index])
         pool.release(block, OWNER)
 
 
@@ -76,13 +76,19 @@ def test_groups_do_not_serve_each_other() -> None:
     assert cache.match(chain, tokens=9).tokens == 0
 
 
-def test_tenants_and_models_do_not_serve_each_other() -> None:
+def test_tenants_do_not_serve_each_other() -> None:
     cache = cache_of(None)
     put(cache, 0, chain_of(2, "blue"), 0, 1)
     assert cache.match(chain_of(2, "blue"), tokens=9).tokens == 8
     assert cache.match(chain_of(2, "green"), tokens=9).tokens == 0
-    other = PrefixCache(namespace_of({"model": "two"}), cache.pools, [None], block_tokens=SIZE)
-    assert other.match(chain_of(2, "blue"), tokens=9).tokens == 0
+
+
+def test_a_pool_serves_one_group_of_one_model() -> None:
+    pools = cache_of(None, None).pools
+    PrefixCache(namespace_of({"model": "one"}), pools, [None, None], block_tokens=SIZE)
+    for namespace, others in (("two", pools), ("one", pools[::-1])):
+        with pytest.raises(AssertionError, match="serves another"):
+            PrefixCache(namespace_of({"model": namespace}), others, [None, None], block_tokens=SIZE)
 
 
 @pytest.mark.parametrize(

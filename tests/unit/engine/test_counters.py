@@ -3,9 +3,8 @@ from dataclasses import fields
 import pytest
 
 from fakes.trial import groups_of
-from kvist.base.ids import BlockHash, GroupId, RequestId
+from kvist.base.ids import BlockHash, RequestId
 from kvist.base.units import Bytes
-from kvist.blocks.keys import BlockKey, Namespace
 from kvist.blocks.pool import BlockPool
 from kvist.engine.counters import Counters
 from kvist.engine.messages import BlockCounts, EngineStatistics
@@ -15,8 +14,8 @@ SETTINGS = EngineSettings(groups=groups_of((None,)), kv_bytes=Bytes(4096), kv_by
 A = RequestId("A")
 
 
-def key(number: int) -> BlockKey:
-    return BlockKey(Namespace(bytes(32)), GroupId(0), "prefix", BlockHash(number.to_bytes(32, "little")))
+def hash_of(number: int) -> BlockHash:
+    return BlockHash(number.to_bytes(32, "little"))
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(Counters)])
@@ -36,10 +35,10 @@ def test_blocks_are_used_cached_or_free() -> None:
     one, two = BlockPool(5), BlockPool(1)
     blocks = [one.allocate(A) for _ in range(3)]
     for block in blocks[:2]:
-        one.seal(block, A, key(block))
+        one.seal(block, A, hash_of(block))
     one.release(blocks[0], A)
     for number in (8, 9):
-        two.release(two.seal(two.allocate(A), A, key(number)), A)
+        two.release(two.seal(two.allocate(A), A, hash_of(number)), A)
     snapshot = Counters().snapshot(SETTINGS, [one, two], running=1, waiting=2)
     assert snapshot.blocks == (BlockCounts(used=2, cached=1, free=2), BlockCounts(used=0, cached=1, free=0))
     assert (snapshot.running, snapshot.waiting, snapshot.evictions) == (1, 2, 1)
