@@ -18,6 +18,7 @@ from kvist.engine.backend import Backend, BackendError
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.torch_backend import TorchBackend
 from kvist.engine.batch import BlockRun, Chunk, Drawn, DrawSpec
+from kvist.engine.form import form_of
 from kvist.engine.request import Request, Sampling
 from tiny_engine import one_thread, subject
 
@@ -29,6 +30,7 @@ class MemoryTrial:
     """The backend of plain lists, which must know the true tokens of each request."""
 
     def __init__(self) -> None:
+        self.payload_bytes = [8 * SIZE] * 2
         self._truth = Truth()
         self._backend = MemoryBackend([BLOCKS] * 2, [None, WINDOW], block_tokens=SIZE, vocab=VOCAB, truth=self._truth)
         self.backend: Backend = self._backend
@@ -64,6 +66,7 @@ class TorchTrial:
             device=torch.device("cpu"),
         )
         self.backend: Backend = TorchBackend(tested.served, store)
+        self.payload_bytes = [form_of(group, "float32", SIZE).payload_bytes for group in tested.geometry.groups]
         self._last_layer = tested.served.get_decoder().layers[-1]
 
     def know(self, name: str, tokens: Sequence[int]) -> None:
@@ -204,3 +207,51 @@ class TestBackend:
             trial.backend.run((chunk("lost", lost, [0, 2, 4]),))
         assert token_of(trial.backend.run((chunk("kept", kept[39:], [5, 1, 3], start=39),))) == alone(make, kept)
         assert token_of(trial.backend.run((chunk("lost", lost, [0, 2, 4]),))) == alone(make, lost)
+
+    def test_a_copy_of_its_blocks_continues_in_its_place(self, make: Callable[[], Trial]) -> None:
+        trial, tokens, other = make(), text(75), text(64, 5)
+        for name, each in (("a", tokens), ("b", tokens), ("other", other)):
+            trial.know(name, each)
+        trial.backend.run((chunk("a", tokens[:64], [0, 1, 2, 3], last=False),))
+        payloads = copied_out(trial, [0, 1, 2, 3])
+        trial.backend.run((chunk("other", other, [3, 2, 1, 0]),))  # what was copied is no view
+        for group in range(2):
+            sources = [memoryview(bytes(payload)).toreadonly() for payload in payloads[group]]
+            trial.backend.copy_in(group, places([9, 4, 20, 7]), sources)
+        found = trial.backend.run((chunk("b", tokens[64:], [9, 4, 20, 7, 8], start=64),))
+        assert token_of(found) == alone(make, tokens)
+
+    def test_copies_are_bit_for_bit_and_touch_no_neighbour(self, make: Callable[[], Trial]) -> None:
+        trial, tokens = make(), text(SIZE * 8)
+        trial.know("a", tokens)
+        trial.backend.run((chunk("a", tokens, range(8)),))
+        before = copied_out(trial, range(8))
+        for group in range(2):
+            trial.backend.copy_in(group, places([5, 2]), [memoryview(before[group][block]) for block in (2, 5)])
+        after = copied_out(trial, range(8))
+        for group in range(2):
+            assert after[group] == [before[group][block] for block in (0, 1, 5, 3, 4, 2, 6, 7)]
+            assert len({bytes(payload) for payload in after[group]}) == 8
+
+    def test_copying_no_block_is_nothing(self, make: Callable[[], Trial]) -> None:
+        trial, tokens = make(), text(SIZE)
+        trial.know("a", tokens)
+        trial.backend.run((chunk("a", tokens, [0]),))
+        before = copied_out(trial, [0])
+        trial.backend.copy_out(0, (), ())
+        trial.backend.copy_in(1, (), ())
+        assert copied_out(trial, [0]) == before
+
+
+def places(blocks: Sequence[int]) -> list[BlockId]:
+    return list(map(BlockId, blocks))
+
+
+def copied_out(trial: Trial, blocks: Sequence[int]) -> list[list[bytearray]]:
+    """The payload of each block, by group."""
+    found = []
+    for group, size in enumerate(trial.payload_bytes):
+        buffers = [bytearray(size) for _ in blocks]
+        trial.backend.copy_out(group, places(blocks), list(map(memoryview, buffers)))
+        found.append(buffers)
+    return found

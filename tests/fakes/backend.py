@@ -8,12 +8,13 @@ caught by whoever reads it. The next token is a function of the context that was
 the draw, so that `answer_alone` can say what each request must answer, without blocks or steps.
 """
 
+import struct
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from kvist.base.errors import CapacityError
-from kvist.base.ids import RequestId, TenantId, TokenId
+from kvist.base.ids import BlockId, RequestId, TenantId, TokenId
 from kvist.engine.backend import BackendError
 from kvist.engine.batch import Batch, Chunk, Drawn
 from kvist.engine.draw import uniform
@@ -81,7 +82,9 @@ class MemoryBackend:
         memory: the pool, [group][block][offset]; None where nothing was ever written.
         fault: raised by the next run instead of computing, after tearing what it was going to write.
         batch_tokens_max: a larger batch is out of memory, each time it is tried; None: no batch is.
+        copy_fault: raised by the next copy instead of copying, after tearing what it was going to write.
         runs, runs_failed: calls of `run`, and how many of them raised.
+        copied_out, copied_in: blocks.
         computed: how often each request's token at each position was computed.
         spans: (start, tokens) of each chunk computed, by request.
     """
@@ -91,7 +94,9 @@ class MemoryBackend:
     ) -> None:
         self.memory: list[list[list[int | None]]] = [[[None] * block_tokens for _ in range(n)] for n in blocks]
         self.fault: CapacityError | BackendError | None = None
+        self.copy_fault: CapacityError | BackendError | None = None
         self.batch_tokens_max: int | None = None
+        self.copied_out = self.copied_in = 0
         self.runs = 0
         self.runs_failed = 0
         self.computed: Counter[tuple[RequestId, int]] = Counter()
@@ -118,6 +123,33 @@ class MemoryBackend:
             self.spans[chunk.request_id].append((chunk.start, len(chunk.tokens)))
             self.computed.update((chunk.request_id, chunk.start + offset) for offset in range(len(chunk.tokens)))
         return draws
+
+    def copy_out(self, group: int, blocks: Sequence[BlockId], into: Sequence[memoryview]) -> None:
+        """The numbers of each block, as eight bytes each; see `Backend.copy_out`."""
+        numbers = struct.Struct(f"<{self._block_tokens}q")
+        for block, buffer in zip(blocks, into, strict=True):
+            assert buffer.nbytes == numbers.size, f"{buffer.nbytes} bytes for a block of {numbers.size}"
+            buffer[:] = bytes(numbers.size)
+            if self.copy_fault is None:
+                numbers.pack_into(buffer, 0, *self.memory[group][block])
+        self.copied_out += len(blocks)
+        self._fail_copy_if_told()
+
+    def copy_in(self, group: int, blocks: Sequence[BlockId], sources: Sequence[memoryview]) -> None:
+        """The reverse of `copy_out`."""
+        assert len(set(blocks)) == len(blocks), f"one block twice in {blocks}"
+        numbers = struct.Struct(f"<{self._block_tokens}q")
+        for block, source in zip(blocks, sources, strict=True):
+            assert source.nbytes == numbers.size, f"{source.nbytes} bytes for a block of {numbers.size}"
+            torn = [TORN] * self._block_tokens
+            self.memory[group][block] = torn if self.copy_fault else list(numbers.unpack(source))
+        self.copied_in += len(blocks)
+        self._fail_copy_if_told()
+
+    def _fail_copy_if_told(self) -> None:
+        fault, self.copy_fault = self.copy_fault, None
+        if fault is not None:
+            raise fault
 
     def _check_promises(self, batch: Batch) -> None:
         """The chunks are of different sequences, in order, in step with the truth, and write where nobody reads."""

@@ -15,6 +15,7 @@ import torch
 from kvist.base.errors import CapacityError
 from kvist.base.ids import BlockId
 from kvist.base.units import Bytes, format_bytes
+from kvist.engine.backends.copies import Copies, copies_of
 from kvist.geometry.groups import KvGroup
 
 
@@ -45,6 +46,11 @@ class KvStore:
             for tensors, head_dim in ((self.keys, group.head_dim_k), (self.values, group.head_dim_v)):
                 shape = (len(group.layers), group.kv_heads, count * block_tokens, head_dim)
                 tensors.append(self._allocate(shape))
+        # Without a block there is nothing to copy, and no run to look at.
+        self._copies: list[Copies | None] = [
+            copies_of(keys, values, block_tokens=block_tokens) if keys.numel() and values.numel() else None
+            for keys, values in zip(self.keys, self.values, strict=True)
+        ]
 
     @property
     def nbytes(self) -> Bytes:
@@ -55,6 +61,23 @@ class KvStore:
         """A copy of one block, [layers, kv_heads, block_tokens, head_dim_k + head_dim_v]."""
         tokens = slice(block * self.block_tokens, (block + 1) * self.block_tokens)
         return torch.cat((self.keys[group][:, :, tokens], self.values[group][:, :, tokens]), dim=-1)
+
+    def copy_out(self, group: int, blocks: Sequence[BlockId], into: Sequence[memoryview]) -> None:
+        """Copies blocks to buffers; see `kvist.engine.backend.Backend.copy_out`."""
+        if blocks:
+            self._copies_of(group, into).copy_out(blocks, into)
+
+    def copy_in(self, group: int, blocks: Sequence[BlockId], sources: Sequence[memoryview]) -> None:
+        """Copies payloads into blocks; see `kvist.engine.backend.Backend.copy_in`."""
+        if blocks:
+            self._copies_of(group, sources).copy_in(blocks, sources)
+
+    def _copies_of(self, group: int, buffers: Sequence[memoryview]) -> Copies:
+        copies = self._copies[group]
+        assert copies is not None, f"group {group} has no blocks"
+        for buffer in buffers:
+            assert buffer.nbytes == copies.payload_bytes, f"{buffer.nbytes} bytes, a block has {copies.payload_bytes}"
+        return copies
 
     def _allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
         try:

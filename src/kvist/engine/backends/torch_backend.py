@@ -4,12 +4,14 @@ Knows how to turn a batch of plain data into one forward pass and back. Everythi
 another model family needs lies beside it: `device`, `loading`, `attention`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from transformers import PreTrainedModel
 
 from kvist.base.errors import CapacityError
+from kvist.base.ids import BlockId
 from kvist.engine.backend import BackendError
 from kvist.engine.backends.attention import PagedStep
 from kvist.engine.backends.device import is_out_of_memory
@@ -36,14 +38,19 @@ class TorchBackend:
 
     def run(self, batch: Batch) -> Sequence[Drawn | None]:
         """Writes the KV of the batch and draws where a draw is wanted; see `Backend.run`."""
-        try:
+        with _translated(f"a step of {sum(len(chunk.tokens) for chunk in batch)} tokens"):
             drawn = iter(draw(self.logits(batch), [chunk.draw for chunk in batch if chunk.draw is not None]))
-        # What torch raises of its own: most is a RuntimeError, a wrong index or shape may be one of the last two.
-        except (RuntimeError, MemoryError, IndexError, ValueError) as error:
-            if is_out_of_memory(error):
-                raise CapacityError(f"a step of {sum(len(c.tokens) for c in batch)} tokens: {error}") from error
-            raise BackendError(f"the model failed: {error}") from error
         return [None if chunk.draw is None else next(drawn) for chunk in batch]
+
+    def copy_out(self, group: int, blocks: Sequence[BlockId], into: Sequence[memoryview]) -> None:
+        """Copies blocks to buffers; see `Backend.copy_out`."""
+        with _translated(f"copying {len(blocks)} blocks out"):
+            self.store.copy_out(group, blocks, into)
+
+    def copy_in(self, group: int, blocks: Sequence[BlockId], sources: Sequence[memoryview]) -> None:
+        """Copies payloads into blocks; see `Backend.copy_in`."""
+        with _translated(f"copying {len(blocks)} blocks in"):
+            self.store.copy_in(group, blocks, sources)
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Writes the KV of the batch; returns [chunks that want a draw, vocab]."""
@@ -66,3 +73,14 @@ class TorchBackend:
             )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Makes ours what torch raises of its own: mostly RuntimeError; a wrong index or shape may be one of two more."""
+    try:
+        yield
+    except (RuntimeError, MemoryError, IndexError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise CapacityError(f"{what}: {error}") from error
+        raise BackendError(f"the model failed: {error}") from error
