@@ -1,6 +1,6 @@
 """A tier as one would say it, and the makers of every tier that the contract suite and the state machine run over.
 
-An implementation joins with one entry in MAKERS: a function without arguments that opens a fresh, empty tier for the
+An implementation joins with one entry in TIERS: a function without arguments that opens a fresh, empty tier for the
 length of a `with`.
 """
 
@@ -11,11 +11,14 @@ from functools import cache
 
 from blake3 import blake3
 
+from fakes.clock import HandClock
 from kvist.base.errors import TierUnavailableError
 from kvist.base.ids import BlockHash, GroupId
 from kvist.blocks.form import HEADER_BYTES, Form, Header, Part, Plane, stamp_record
 from kvist.blocks.keys import BlockKey, Namespace, TenantTag
+from kvist.tiers.faulty import faulty, scripted
 from kvist.tiers.memory import MemoryTier
+from kvist.tiers.metered import metered
 from kvist.tiers.ports import (
     Absent,
     Address,
@@ -32,6 +35,7 @@ from kvist.tiers.ports import (
     WriteOutcome,
 )
 from kvist.tiers.regions import Region, RegionId
+from kvist.tiers.verified import verified
 
 BLUE, RED = TenantTag(b"blue".ljust(16)), TenantTag(b"red".ljust(16))
 NOW_UNIX_S, PAST_UNIX_S, FUTURE_UNIX_S = 1_800_000_000.0, 1_000_000_000.0, 4_000_000_000.0
@@ -223,5 +227,37 @@ def memory_trial() -> Iterator[Trial]:
     tier.close()
 
 
-MAKERS: dict[str, Maker] = {"dict": dict_trial, "memory": memory_trial}
-"""Every tier and every wrapper, by the name that a test run shows."""
+def wrapped(maker: Maker, *wrappers: Callable[[Tier], Tier]) -> Maker:
+    """The trials of a tier within wrappers, the innermost first."""
+
+    @contextmanager
+    def trial() -> Iterator[Trial]:
+        with maker() as made:
+            for wrap in wrappers:
+                made.tier = wrap(made.tier)
+            yield made
+
+    return trial
+
+
+def timed(tier: Tier) -> Tier:
+    """Metered by a clock that stands still."""
+    return metered(tier, HandClock())
+
+
+def faultless(tier: Tier) -> Tier:
+    """Faulty by a plan without a fault."""
+    return faulty(tier, scripted({}))
+
+
+TIERS: dict[str, Maker] = {"dict": dict_trial, "memory": memory_trial}
+"""Every tier, by the name that a test run shows."""
+
+WRAPPERS: dict[str, Callable[[Tier], Tier]] = {"verified": verified, "metered": timed, "faulty": faultless}
+
+MAKERS: dict[str, Maker] = {
+    **TIERS,
+    **{f"{name} {tier}": wrapped(TIERS[tier], wrap) for name, wrap in WRAPPERS.items() for tier in ("dict", "memory")},
+    "all over memory": wrapped(memory_trial, faultless, verified, timed),
+}
+"""Every tier, and every wrapper over one tier of each kind."""

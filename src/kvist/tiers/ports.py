@@ -15,10 +15,10 @@ never reads a place while it is written or deleted. `close` may come while other
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from kvist.blocks.form import Form
+from kvist.blocks.form import Form, Header
 from kvist.blocks.keys import BlockKey, TenantTag
 
 
@@ -82,7 +82,13 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The record is in the buffer, all of it."""
+    """The record is in the buffer, all of it.
+
+    Attributes:
+        header: what it says of itself; None unless it was verified (`kvist.tiers.verified`).
+    """
+
+    header: Header | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
