@@ -112,3 +112,75 @@ def test_a_hit_says_why_it_is_no_longer(
         put(cache, group, chain, *indices)
     hit = cache.match(chain, tokens=17)
     assert re.match(end, hit.end), hit.end
+
+
+# What is there, and what could be loaded
+
+
+def test_residency_is_what_is_there_hole_by_hole() -> None:
+    cache, chain = cache_of(None, 4), chain_of(4)
+    put(cache, 0, chain, 0, 2)
+    put(cache, 1, chain, 3)
+    assert cache.residency(chain, 4) == ([0, None, 1, None], [None, None, None, 0])
+    assert cache.residency(chain, 3) == ([0, None, 1], [None] * 3)
+    assert cache.residency(chain, 9) == cache.residency(chain, 4)
+    assert cache.residency(chain, 0) == cache.residency([], 4) == ([], [])
+
+
+def test_a_hit_is_assembled_from_what_is_there_and_what_is_wanted() -> None:
+    cache, chain = cache_of(None, 5), chain_of(4)
+    put(cache, 0, chain, 0, 3)
+    put(cache, 1, chain, 2, 0)
+    hit = cache.assemble(chain, {(0, 1), (0, 2), (1, 3)}, tokens=Tokens(16), end="the rest is nowhere")
+    assert hit is not None
+    assert hit.blocks == ((0, None, None, 1), (None, None, 0, None))
+    assert hit.loads == ((1, 2), (3,))
+    assert (hit.tokens, hit.reached, hit.end, hit.loads_count) == (16, 16, "the rest is nowhere", 3)
+
+
+def test_what_is_wanted_and_there_is_not_loaded() -> None:
+    cache, chain = cache_of(None), chain_of(3)
+    put(cache, 0, chain, 0, 1)
+    hit = cache.assemble(chain, {(0, 0), (0, 1), (0, 2)}, tokens=Tokens(12), end="")
+    assert hit is not None
+    assert (hit.blocks, hit.loads) == (((0, 1, None),), ((2,),))
+
+
+def test_what_the_hit_does_not_need_is_not_loaded() -> None:
+    cache, chain = cache_of(None, 4), chain_of(3)
+    hit = cache.assemble(chain, {(group, index) for group in (0, 1) for index in range(3)}, tokens=Tokens(8), end="")
+    assert hit is not None
+    assert (hit.blocks, hit.loads) == (((None, None), (None, None)), ((0, 1), (1,)))
+
+
+@pytest.mark.parametrize("lost", [(0, 1), (1, 1)])
+def test_without_a_block_that_it_needs_there_is_no_hit(lost: tuple[int, int]) -> None:
+    cache, chain = cache_of(None, 4), chain_of(2)
+    wants = {(0, 0), (0, 1), (1, 1)} - {lost}
+    assert cache.assemble(chain, wants, tokens=Tokens(8), end="") is None
+    put(cache, lost[0], chain, lost[1])
+    assert cache.assemble(chain, wants, tokens=Tokens(8), end="") is not None
+
+
+def test_a_hit_of_nothing_is_always_there() -> None:
+    cache = cache_of(None, 4)
+    hit = cache.assemble([], (), tokens=Tokens(0), end="")
+    assert hit is not None
+    assert (hit.tokens, hit.blocks, hit.loads, hit.loads_count) == (0, ((), ()), ((), ()), 0)
+
+
+def test_full_attention_may_have_reached_further_than_what_is_loaded() -> None:
+    cache, chain = cache_of(None, 4), chain_of(4)
+    put(cache, 0, chain, 0, 1, 2)
+    hit = cache.assemble(chain, {(1, 0)}, tokens=Tokens(4), end="")
+    assert hit is not None
+    assert (hit.tokens, hit.reached) == (4, 12)
+
+
+def test_with_nothing_wanted_the_assembled_hit_is_the_match() -> None:
+    cache, chain = cache_of(None, 5), chain_of(4)
+    put(cache, 0, chain, 0, 1, 2, 3)
+    put(cache, 1, chain, 1, 2)
+    match = cache.match(chain, tokens=17)
+    assert cache.assemble(chain, (), tokens=match.tokens, end=match.end) == match
+    assert match.tokens == 12

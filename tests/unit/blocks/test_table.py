@@ -6,54 +6,17 @@ from hypothesis import strategies as st
 
 from depth import examples
 from kvist.base.errors import CapacityError
-from kvist.base.ids import BlockHash, BlockId, RequestId, TenantId, TokenId
+from kvist.base.ids import BlockId, RequestId
 from kvist.base.units import Tokens
-from kvist.blocks.keys import HashChain, namespace_of, tenant_key
+from kvist.blocks.keys import namespace_of
 from kvist.blocks.ledger import check_pool
 from kvist.blocks.lifecycle import State
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import PrefixCache
-from kvist.blocks.table import BlockTable
-from kvist.blocks.window import Marks, Retention
+from kvist.blocks.window import Marks
 from kvist.geometry.groups import KvGroup
 from kvist.planner.budget import blocks_held_peak
-
-SIZE = 4
-NOTHING = Retention(checkpoint_tokens=Tokens(1000), slack_tokens=Tokens(0))
-"""Keeps no window but that before a prompt's end."""
-
-
-def cache_of(*windows: int | None, blocks: int = 32, size: int = SIZE) -> PrefixCache:
-    sizes = [None if window is None else Tokens(window) for window in windows]
-    return PrefixCache(namespace_of({}), [BlockPool(blocks) for _ in windows], sizes, block_tokens=size)
-
-
-def chain_of(tokens: int, *, size: int = SIZE, last: int | None = None) -> list[BlockHash]:
-    """The chain of 0, 1, 2, ...; `last` takes the place of the last token."""
-    sequence = [TokenId(token) for token in range(tokens)]
-    if last is not None:
-        sequence[-1] = TokenId(last)
-    return list(HashChain(tenant_key(b"", TenantId("blue")), block_tokens=size).extend_to(sequence))
-
-
-def table_of(cache: PrefixCache, name: str = "A", retention: Retention = NOTHING) -> BlockTable:
-    return BlockTable(cache, RequestId(name), retention)
-
-
-def run(table: BlockTable, computed: int, *, prompt: int = 10_000, last: int | None = None) -> None:
-    """Grows to a length, as if the tokens up to there were computed in one step."""
-    table.grow(computed)
-    table.commit(chain_of(computed, size=table._cache.block_tokens, last=last), computed, Marks(prompt_tokens=prompt))
-
-
-def check(cache: PrefixCache, *tables: BlockTable) -> None:
-    """The pools say what the tables say, and the tables agree with themselves."""
-    for group, pool in enumerate(cache.pools):
-        check_pool(pool, {table._owner: table.held()[group] for table in tables})
-    for table in tables:
-        assert table.held_counts() == [len(held) for held in table.held()]
-        for (first, blocks), entries in zip(table.runs(), table.groups, strict=True):
-            assert [*[None] * first, *blocks] == entries
+from tables import SIZE, cache_of, chain_of, check, kept_by, run, table_of
 
 
 def test_an_empty_table_holds_nothing() -> None:
@@ -258,6 +221,63 @@ def test_the_last_blocks_are_evicted_first() -> None:
     for blocks in (1, 2, 3):
         other.grow(blocks * SIZE)
         assert cache.match(chain_of(20), tokens=20).tokens == 16 - blocks * SIZE
+
+
+# What became worth a copy
+
+
+def test_each_full_block_is_told_once() -> None:
+    table = table_of(cache_of(None))
+    assert [kept_by(table, computed) for computed in (3, 4, 7, 13, 15)] == [[], [(0, 0)], [], [(0, 1), (0, 2)], []]
+    assert table.keep_window() == []
+
+
+def test_of_a_window_only_what_outlives_it_is_told() -> None:
+    table = table_of(cache_of(None, 6))
+    assert kept_by(table, 26, prompt=16) == [(0, 0), (0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (0, 4), (0, 5)]
+    assert [(each.group, each.index) for each in table.keep_window()] == [(1, 4), (1, 5)]
+    assert table.keep_window() == []
+
+
+def test_what_another_has_told_is_not_told_again() -> None:
+    cache = cache_of(None, 6)
+    one, two, three = (table_of(cache, name) for name in "ABC")
+    for table in (one, two):
+        table.grow(9)
+    assert kept_by(one, 9) == [(0, 0), (0, 1)]
+    assert kept_by(two, 9) == []
+    three.take(cache.match(chain_of(9), tokens=9))
+    assert kept_by(three, 12) == [(0, 2)]
+    # The windows were kept by nobody so far; the first who keeps one tells of it.
+    assert [(each.group, each.index) for each in two.keep_window()] == [(1, 0), (1, 1)]
+    assert one.keep_window() == []
+    assert [(each.group, each.index) for each in three.keep_window()] == [(1, 2)]
+
+
+def test_what_was_evicted_and_computed_again_is_told_again() -> None:
+    cache = cache_of(None, blocks=2)
+    one, two = table_of(cache, "A"), table_of(cache, "B")
+    assert kept_by(one, 8) == [(0, 0), (0, 1)]
+    one.release()
+    two.grow(8)
+    two.release()
+    assert kept_by(one, 8) == [(0, 0), (0, 1)]
+
+
+def test_a_block_held_by_whoever_copies_it_outlives_its_sequence() -> None:
+    cache = cache_of(None, blocks=2)
+    table, store = table_of(cache), RequestId("store")
+    run(table, 8)
+    pool, blocks = cache.pools[0], table.held()[0]
+    for block in blocks:
+        pool.hold(block, store)
+    table.release()
+    check_pool(pool, {store: blocks})
+    with pytest.raises(CapacityError):
+        table.grow(1)
+    pool.release(blocks[1], store)
+    table.grow(1)
+    check_pool(pool, {store: blocks[:1], RequestId("A"): table.held()[0]})
 
 
 # The planner's promise
