@@ -159,6 +159,20 @@ def test_a_token_that_does_not_fit_is_never_hashed_as_another(token: int) -> Non
         chain([token, 0, 0, 0])
 
 
+def test_a_chain_that_refused_a_token_goes_on_from_where_it_was() -> None:
+    grown = HashChain(KEY, block_tokens=2)
+    grown.extend_to([TokenId(1), TokenId(2)])
+    with pytest.raises(OverflowError):
+        grown.extend_to([*map(TokenId, (1, 2, 3, 4, 5, -1))])
+    right = [TokenId(token) for token in range(1, 7)]
+    assert list(grown.extend_to(right)) == chain(right, size=2)
+
+
+def test_tokens_of_any_sequence_hash_alike() -> None:
+    tokens = [TokenId(token) for token in range(9)]
+    assert HashChain(KEY, block_tokens=4).extend_to(tuple(tokens)) == chain(tokens)
+
+
 def test_a_key_is_all_of_its_parts() -> None:
     parts = [
         (Namespace(bytes(32)), Namespace(b"n" * 32)),
