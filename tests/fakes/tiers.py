@@ -36,6 +36,7 @@ from kvist.tiers.ports import (
 )
 from kvist.tiers.regions import Region, RegionId
 from kvist.tiers.verified import verified
+from real.redis import shared_server
 
 BLUE, RED = TenantTag(b"blue".ljust(16)), TenantTag(b"red".ljust(16))
 NOW_UNIX_S, PAST_UNIX_S, FUTURE_UNIX_S = 1_800_000_000.0, 1_000_000_000.0, 4_000_000_000.0
@@ -250,7 +251,17 @@ def faultless(tier: Tier) -> Tier:
     return faulty(tier, scripted({}))
 
 
-TIERS: dict[str, Maker] = {"dict": dict_trial, "memory": memory_trial}
+@contextmanager
+def redis_trial() -> Iterator[Trial]:
+    """A real server, emptied before; it tells ages, but lists in no order."""
+    server = shared_server()
+    server.ask("FLUSHALL")
+    tier = server.tier()
+    yield Trial(tier=tier, knows_ages=False)
+    tier.close()
+
+
+TIERS: dict[str, Maker] = {"dict": dict_trial, "memory": memory_trial, "redis": redis_trial}
 """Every tier, by the name that a test run shows."""
 
 WRAPPERS: dict[str, Callable[[Tier], Tier]] = {"verified": verified, "metered": timed, "faulty": faultless}
