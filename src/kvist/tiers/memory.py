@@ -30,7 +30,7 @@ from kvist.tiers.ports import (
     Write,
     WriteOutcome,
 )
-from kvist.tiers.regions import Region
+from kvist.tiers.regions import Region, copy_bytes
 
 _FOUND = Found()
 _ABSENT = Absent()
@@ -159,7 +159,7 @@ class MemoryTier:
             return _ABSENT
         if read.into.nbytes != entry.record_bytes:
             return Damaged(reason=f"{entry.record_bytes} bytes are there, not {read.into.nbytes}")
-        read.into[:] = self._region.view(self._place(read.address).offset, entry.record_bytes)
+        copy_bytes(read.into, self._region.view(self._place(read.address).offset, entry.record_bytes))
         return _FOUND
 
     def _write(self, write: Write) -> WriteOutcome:
@@ -167,7 +167,7 @@ class MemoryTier:
         if size > place.length:
             raise TierError(f"{size} bytes do not fit into {place}", tier=self._name)
         self._take(write.address, place)
-        self._region.view(place.offset, size)[:] = write.record
+        copy_bytes(self._region.view(place.offset, size), write.record)
         entry = Entry(
             address=write.address,
             record_bytes=size,
