@@ -10,17 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blake3 import blake3
-
 from kvist.app.budget import Budget, check_asked, engine_limits, kv_bytes, kv_limits
 from kvist.app.config import ServeConfig
+from kvist.app.identity import kv_namespace
 from kvist.app.locate import ModelFiles
 from kvist.app.memory import bytes_free
 from kvist.app.progress import Progress, Report
 from kvist.app.workspace import measure_workspace
 from kvist.base.errors import ModelError
 from kvist.base.units import Tokens
-from kvist.blocks.keys import Namespace, namespace_of
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import PrefixCache
 from kvist.blocks.window import Retention
@@ -113,7 +111,7 @@ def start_engine(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig
         block_tokens=config.block_tokens,
     )
     cache = PrefixCache(
-        _namespace(files, geometry, config),
+        kv_namespace(files.directory, geometry, config, report),
         [BlockPool(blocks) for blocks in plan.blocks],
         [group.window for group in geometry.groups],
         block_tokens=config.block_tokens,
@@ -138,24 +136,3 @@ def _settings(geometry: ModelGeometry, config: ServeConfig, budget: Budget) -> E
         audits=config.audit,
         retention=Retention(checkpoint_tokens=Tokens(config.window_checkpoint_tokens)),
     )
-
-
-def _namespace(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig) -> Namespace:
-    """Names everything that shapes the KV.
-
-    The weights of a directory of the user's own have no digest yet; a random name keeps its blocks to this process.
-    """
-    facts = {
-        "model": files.served_name,
-        # Norm epsilons, soft caps and scaling shape keys too, and have no place in the geometry.
-        "config": blake3((files.directory / "config.json").read_bytes()).hexdigest(),
-        "weights": files.digest or secrets.token_hex(32),
-        "compute dtype": config.dtype,
-        "kv dtype": config.dtype,
-        "geometry": repr(geometry.groups),
-        "rope": repr(geometry.rope),
-        "block_tokens": str(config.block_tokens),
-        "hash scheme": "blake3-chain-v1",
-        "layout": "head-major-v1",
-    }
-    return namespace_of(facts)

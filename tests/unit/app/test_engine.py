@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvist.app.config import ServeConfig, read_config
-from kvist.app.engine import Started, _namespace, read_geometry, start_engine
+from kvist.app.engine import Started, read_geometry, start_engine
 from kvist.app.locate import ModelFiles
 from kvist.app.progress import Progress
 from kvist.base.errors import CapacityError, ConfigError, ModelError
@@ -177,20 +177,3 @@ def test_no_configuration_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(ModelError, match="cannot read"):
             read_geometry(folder)
-
-
-def test_blocks_of_another_computation_have_another_name(gemma: ModelFiles) -> None:
-    known = replace(gemma, digest="d" * 64)
-    geometry = read_geometry(gemma.directory)
-    names = [
-        _namespace(known, geometry, settings()),
-        _namespace(replace(known, digest="e" * 64), geometry, settings()),
-        _namespace(known, geometry, settings(dtype="bfloat16")),
-        _namespace(known, geometry, settings(block_tokens=8)),
-        _namespace(known, replace(geometry, rope=()), settings()),
-        _namespace(known, replace(geometry, groups=geometry.groups[::-1]), settings()),
-        _namespace(gemma, geometry, settings()),
-        _namespace(gemma, geometry, settings()),  # weights that nobody knows are like no others
-    ]
-    assert len(set(names)) == len(names)
-    assert _namespace(known, geometry, settings(port=1, step_tokens=9)) == names[0]
