@@ -31,14 +31,18 @@ _MAGIC = b"KVST"
 _CODEC_NONE = 0
 _PLANES_MAX = 8
 _DIMS = 4
+_NAME_BYTES = 8
+_NEVER_MS = 0
+_LATEST_MS = 2**64 - 1
+
+# Their places in these are what is stored, so both may only be added to at the end; a test holds them to it.
 _KINDS = get_args(Kind)
 _DTYPES = get_args(Dtype)
-_NEVER_MS = 0
 
 # magic, version, header bytes | namespace, group, kind, codec, hash | tenant | part | first position, tokens valid,
 # payload bytes | created, expires | planes
 _FIXED = struct.Struct("<4sHH 32sHBB32s 16s 4H QIQ QQ B")
-_PLANE = struct.Struct(f"<8sBB{_DIMS}I")
+_PLANE = struct.Struct(f"<{_NAME_BYTES}sBB{_DIMS}I")
 _PAYLOAD_SUM = struct.Struct("<16s")
 _HEADER_SUM = struct.Struct("<8s")
 _PAYLOAD_SUM_AT = HEADER_BYTES - _HEADER_SUM.size - _PAYLOAD_SUM.size
@@ -105,7 +109,8 @@ class Header:
         form: planes and part.
         first_position: of the block's first token.
         tokens_valid: how many of the block's tokens it holds.
-        created_unix_s, expires_unix_s: wall-clock seconds, rounded to milliseconds; None: it does not expire.
+        created_unix_s, expires_unix_s: wall-clock seconds, stored as whole milliseconds not before 1970; None: it does
+            not expire.
     """
 
     key: BlockKey
@@ -122,9 +127,10 @@ def stamp_record(record: memoryview, header: Header) -> None:
 
     Args:
         record: exactly `header.form.record_bytes` writable bytes.
-        header: describes the payload.
+        header: describes the payload; what does not fit into its fields is a mistake of ours.
     """
     assert record.nbytes == header.form.record_bytes, f"{record.nbytes} bytes, not {header.form.record_bytes}"
+    _assert_fits(header)
     key, form = header.key, header.form
     packed = bytearray(HEADER_BYTES)
     expires = _NEVER_MS if header.expires_unix_s is None else max(1, _milliseconds(header.expires_unix_s))
@@ -224,5 +230,25 @@ def _read_plane(head: memoryview, index: int) -> Plane:
         raise FormError(f"plane {index} has a name that is not ASCII") from error
 
 
+def _assert_fits(header: Header) -> None:
+    """Digests are stored at their exact length, which `struct` would cut or fill up without a word."""
+    key, part = header.key, header.form.part
+    sizes = (len(key.namespace), len(key.hash), len(header.tenant))
+    assert sizes == (32, 32, 16), f"namespace, hash and tenant of {sizes} bytes"
+    small = (key.group, *part)
+    assert all(0 <= number < 2**16 for number in small), f"group and part {small} do not fit into 16 bits each"
+    assert 0 <= header.tokens_valid < 2**32, f"{header.tokens_valid} valid tokens"
+    assert 0 <= header.first_position < 2**64, f"first position {header.first_position}"
+    planes = header.form.planes
+    assert len(planes) <= _PLANES_MAX, f"{len(planes)} planes, at most {_PLANES_MAX}"
+    for plane in planes:
+        is_name = plane.name.isascii() and len(plane.name) <= _NAME_BYTES and "\0" not in plane.name
+        assert is_name, f"a plane cannot be called {plane.name!r}"
+        is_shape = len(plane.shape) <= _DIMS and all(0 <= size < 2**32 for size in plane.shape)
+        assert is_shape, f"a plane cannot have the shape {plane.shape}"
+
+
 def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
+    """Whole milliseconds that fit the field: a wall clock may be wrong, and "in a million years" may be asked for."""
+    assert not math.isnan(seconds), "not a number of seconds"
+    return round(min(max(seconds * 1000, 0), _LATEST_MS))
