@@ -39,7 +39,7 @@ class Region:
     Attributes:
         id: its name in messages.
         size: bytes.
-        fd: the descriptor behind it, for another process of the same user to map.
+        fd: the descriptor behind it, for another process of the same user to map; negative once it is closed.
     """
 
     def __init__(self, region_id: RegionId, size: int, *, pin: Pin | None = None) -> None:

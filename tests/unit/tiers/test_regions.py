@@ -1,0 +1,155 @@
+"""Shared memory: bounds, other processes, devices that must be told, and copies that stop nobody."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvist.base.errors import CapacityError
+from kvist.tiers.regions import Buffer, Region, RegionId, Regions, copy_bytes
+
+A, B = RegionId("a"), RegionId("b")
+
+
+def descriptors() -> set[str]:
+    """What this process has open, each with what it is."""
+    found = set()
+    for number in Path("/proc/self/fd").iterdir():
+        try:
+            found.add(f"{number.name} {number.readlink()}")
+        except FileNotFoundError:  # the one that lists them
+            continue
+    return {each for each in found if "kvist-a" in each}
+
+
+def test_a_region_begins_as_zeros_and_keeps_what_is_written() -> None:
+    region = Region(A, 10_000)
+    assert bytes(region.view(0, 10_000)) == bytes(10_000)
+    region.view(100, 3)[:] = b"abc"
+    assert bytes(region.view(98, 7)) == b"\0\0abc\0\0"
+    region.close()
+
+
+@pytest.mark.parametrize(("offset", "length"), [(-1, 2), (0, 101), (100, 1), (50, -1), (2**70, 1), (0, 2**70)])
+def test_nothing_outside_can_be_viewed(offset: int, length: int) -> None:
+    region = Region(A, 100)
+    with pytest.raises(AssertionError, match="is outside 100 bytes"):
+        region.view(offset, length)
+    region.close()
+
+
+@pytest.mark.parametrize("size", [0, -1, 2**50, 2**63, 2**80])
+def test_memory_that_is_not_there_is_missed_at_once_and_nothing_is_left_open(size: int) -> None:
+    before = descriptors()
+    with pytest.raises(CapacityError, match="shared memory for a"):
+        Region(A, size)
+    assert descriptors() == before
+
+
+def test_a_name_that_the_system_does_not_take_is_an_error_too() -> None:
+    with pytest.raises(CapacityError, match="shared memory"):
+        Region(RegionId("n" * 300), 100)
+
+
+def test_a_view_outlives_the_region_and_nothing_outlives_the_last_view() -> None:
+    before = descriptors()
+    region = Region(A, 100)
+    view = region.view(0, 100)
+    number = region.fd
+    region.close()
+    region.close()
+    assert not any(each.startswith(f"{number} ") for each in descriptors() - before)
+    view[:3] = b"abc"
+    assert bytes(view[:4]) == b"abc\0"
+    del region
+    assert bytes(view[:4]) == b"abc\0"
+    del view
+    assert descriptors() == before
+
+
+def test_another_process_sees_the_same_bytes_and_none_that_was_not_given_the_descriptor() -> None:
+    region = Region(A, 4096)
+    region.view(10, 5)[:] = b"hello"
+    text = f"import mmap; m = mmap.mmap({region.fd}, 4096); print(m[10:15]); m[10:15] = b'again'"
+    command = [sys.executable, "-S", "-c", text]
+    seen = subprocess.run(command, pass_fds=[region.fd], capture_output=True, text=True, check=True)
+    assert seen.stdout.strip() == "b'hello'"
+    assert bytes(region.view(10, 5)) == b"again"
+    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+    region.close()
+
+
+class TestPin:
+    def test_a_device_is_told_of_all_of_it_and_told_again_once_at_the_end(self) -> None:
+        told: list[str] = []
+
+        def pin(memory: memoryview) -> Callable[[], None]:
+            told.append(f"pinned {memory.nbytes}")
+            memory[:3] = b"abc"
+            return lambda: told.append("unpinned")
+
+        region = Region(A, 5_000, pin=pin)
+        assert bytes(region.view(0, 3)) == b"abc"
+        assert told == ["pinned 5000"]
+        region.close()
+        region.close()
+        assert told == ["pinned 5000", "unpinned"]
+
+    def test_a_device_that_does_not_take_it_leaves_nothing_behind(self) -> None:
+        def pin(memory: memoryview) -> Callable[[], None]:
+            raise CapacityError(f"the device does not take {memory.nbytes} bytes")
+
+        before = descriptors()
+        with pytest.raises(CapacityError, match="does not take 5000"):
+            Region(A, 5_000, pin=pin)
+        assert descriptors() == before
+
+
+class TestRegions:
+    def test_a_buffer_is_found_by_the_name_of_its_region(self) -> None:
+        regions = Regions()
+        first, second = regions.add(Region(A, 100)), regions.add(Region(B, 200))
+        regions.view(Buffer(region=B, offset=150, length=3))[:] = b"abc"
+        assert bytes(second.view(150, 3)) == b"abc"
+        assert bytes(first.view(0, 100)) == bytes(100)
+        regions.close()
+        assert first.fd == second.fd == -1
+
+    def test_two_of_one_name_are_refused(self) -> None:
+        regions = Regions()
+        regions.add(Region(A, 100))
+        other = Region(A, 100)
+        with pytest.raises(AssertionError, match="two regions called a"):
+            regions.add(other)
+        other.close()
+        regions.close()
+
+    def test_a_buffer_ends_where_its_region_does(self) -> None:
+        regions = Regions()
+        regions.add(Region(A, 100))
+        with pytest.raises(AssertionError, match="outside 100 bytes"):
+            regions.view(Buffer(region=A, offset=90, length=11))
+        regions.close()
+
+
+class TestCopy:
+    @pytest.mark.parametrize("size", [0, 1, 511, 4096, 300_001])
+    @pytest.mark.parametrize("keep", [bytes, bytearray])
+    def test_exactly_the_bytes_are_copied(self, size: int, keep: type) -> None:
+        source = memoryview(keep(bytes(range(256)) * (size // 256 + 1)))[:size]
+        room = bytearray(b"\xee" * (size + 6))
+        copy_bytes(memoryview(room)[3 : 3 + size], source)
+        assert room == b"\xee" * 3 + bytes(source) + b"\xee" * 3
+
+    def test_another_length_is_our_own_mistake(self) -> None:
+        room = bytearray(10)
+        for size in (9, 11):
+            with pytest.raises(AssertionError, match=f"{size} bytes do not fit into 10"):
+                copy_bytes(memoryview(room), memoryview(bytes(size)))
+        assert room == bytes(10)
+
+    def test_a_target_that_may_not_be_written_is_an_error(self) -> None:
+        with pytest.raises(TypeError):
+            copy_bytes(memoryview(bytes(4)), memoryview(bytearray(4)))
