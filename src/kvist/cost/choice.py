@@ -198,4 +198,4 @@ def _why_explored(chosen: Prospect, best: Prospect) -> str:
 
 
 def _shown(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
