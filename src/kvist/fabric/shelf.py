@@ -22,12 +22,13 @@ class Shelf:
         self._found: dict[Scope, dict[BlockHash, Row]] = {}
         self._expiries: list[tuple[float, int, Row]] = []
         self._added = 0
-        self._stale = 0
+        self._mortal = 0
 
     def put(self, row: Row) -> None:
         """Makes a row be found from now on."""
         self._found.setdefault(row.scope, {})[row.key.hash] = row
         if row.expires_unix_s is not None:
+            self._mortal += 1
             self._added += 1  # so that rows themselves are never compared
             heappush(self._expiries, (row.expires_unix_s, self._added, row))
 
@@ -37,11 +38,10 @@ class Shelf:
         del found[row.key.hash]
         if not found:
             del self._found[row.scope]
-        self._stale += row.expires_unix_s is not None
-        if self._stale > _STALE_MIN and 2 * self._stale > len(self._expiries):
+        self._mortal -= row.expires_unix_s is not None
+        if len(self._expiries) > 2 * self._mortal + _STALE_MIN:
             self._expiries = [each for each in self._expiries if self._is_here(each[2])]
             heapify(self._expiries)
-            self._stale = 0
 
     def have(self, scope: Scope, hashes: Sequence[BlockHash], now_unix_s: float) -> list[bool]:
         """Whether each hash is here and has not expired, in order."""
@@ -64,8 +64,6 @@ class Shelf:
             row = heappop(self._expiries)[2]
             if self._is_here(row):
                 rows.append(row)
-            else:
-                self._stale -= 1
         return rows
 
     def audit(self, rows: Collection[Row]) -> None:
@@ -79,8 +77,9 @@ class Shelf:
         assert all(self._found[row.scope][row.key.hash] is row for row in rows), "a row is found where it is not"
         queued = {id(row) for _, _, row in self._expiries}
         assert all(id(row) in queued for row in rows if row.expires_unix_s is not None), "a row will never expire"
-        stale = sum(not self._is_here(row) for _, _, row in self._expiries)
-        assert stale == self._stale, f"{stale} expiries are stale, not {self._stale}"
+        mortal = sum(row.expires_unix_s is not None for row in rows)
+        assert mortal == self._mortal, f"{mortal} rows expire, not {self._mortal}"
+        assert len(queued) <= 2 * mortal + _STALE_MIN + 1, f"{len(queued)} expiries of {mortal} rows are kept"
 
     def _is_here(self, row: Row) -> bool:
         return self._found.get(row.scope, {}).get(row.key.hash) is row
