@@ -14,6 +14,7 @@ from kvist.blocks.lifecycle import State
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import Hit
 from kvist.engine.sequence import Sequence
+from kvist.engine.settings import EngineSettings
 from kvist.geometry.groups import KvGroup
 from kvist.planner.budget import blocks_held_peak
 
@@ -72,6 +73,16 @@ class AdmissionRules:
             max(0, most - now) if group.window is None else most
             for group, most, now in zip(self.groups, peak, held, strict=True)
         ]
+
+
+def rules_of(settings: EngineSettings) -> AdmissionRules:
+    """The figures of one engine."""
+    return AdmissionRules(
+        groups=settings.groups,
+        block_tokens=settings.block_tokens,
+        step_tokens=settings.step_tokens,
+        overcommit=settings.overcommit,
+    )
 
 
 def may_start(

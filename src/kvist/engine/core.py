@@ -1,45 +1,48 @@
-"""The engine's step: admit, plan, reserve, compute, commit, hand out.
+"""The engine's step: admit, land, plan, reserve, compute, commit, hand out, offload.
 
-Knows requests and blocks; does not know threads, clocks or tensors: one caller drives it, a backend computes.
+Knows requests and blocks; does not know threads or tensors: one caller drives it, a backend computes, and the tiers
+below take and bring what they can without ever being waited for.
 
 Laws:
-    * A sequence is in exactly one of `waiting` and `running`; only a running one holds blocks.
+    * A sequence is in exactly one of `waiting`, `loading` and `running`; a waiting one holds no blocks.
     * Whoever ends, ends through `_end`, which gives back every block and sends the last event; but when the engine
       itself cannot go on, `fail_all` sends the last events and leaves the blocks alone.
     * With overcommit 1 nobody is ever preempted for lack of blocks; with more, the oldest never is.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 
 from kvist.base.errors import CapacityError
 from kvist.base.ids import RequestId
-from kvist.base.units import Tokens
-from kvist.blocks.keys import HashChain, tenant_key
-from kvist.blocks.ledger import check_pool
+from kvist.blocks.keys import HashChain, tenant_key, tenant_tag
 from kvist.blocks.prefix import Hit, PrefixCache
 from kvist.blocks.table import BlockTable
-from kvist.engine.admission import AdmissionRules, may_start
+from kvist.engine.admission import may_start, rules_of
+from kvist.engine.audit import Whereabouts, check_whereabouts
 from kvist.engine.backend import Backend, BackendError
 from kvist.engine.batch import Drawn
-from kvist.engine.counters import Counters
+from kvist.engine.below import Below
+from kvist.engine.counters import Counters, Queues
 from kvist.engine.in_flight import InFlight
 from kvist.engine.limits import reason_to_refuse
+from kvist.engine.loading import Beginning, Loading
 from kvist.engine.messages import (
     Admitted,
     EngineLimits,
     EngineStatistics,
     Event,
     Failed,
-    Finished,
     FinishReason,
     TokenDrawn,
 )
+from kvist.engine.offload import STORES, Offload
 from kvist.engine.request import Request
 from kvist.engine.schedule import Slice, plan_step
 from kvist.engine.sequence import Sequence
 from kvist.engine.settings import EngineSettings
+from kvist.engine.sources import sources_of
 
 Deliver = Callable[[Event], None]
 
@@ -47,7 +50,15 @@ Deliver = Callable[[Event], None]
 class EngineCore:
     """All requests of one model and the blocks they share."""
 
-    def __init__(self, backend: Backend, cache: PrefixCache, settings: EngineSettings, *, secret: bytes) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        cache: PrefixCache,
+        settings: EngineSettings,
+        *,
+        secret: bytes,
+        below: Below | None = None,
+    ) -> None:
         """Binds a backend to a prefix cache.
 
         Args:
@@ -55,17 +66,17 @@ class EngineCore:
             cache: one pool per KV group.
             settings: bounds and choices.
             secret: what tenants' hashes are keyed with; equal secrets are needed only to share blocks.
+            below: the tiers below G1; none by default.
         """
+        below = Below() if below is None else below
         self._backend = backend
         self._cache = cache
         self._settings = settings
         self._secret = secret
-        self._rules = AdmissionRules(
-            groups=settings.groups,
-            block_tokens=settings.block_tokens,
-            step_tokens=settings.step_tokens,
-            overcommit=settings.overcommit,
-        )
+        self._rules = rules_of(settings)
+        self._tiers, self._now_s = below.tiers, below.now_s
+        self._loading = Loading(backend, cache, below)
+        self._offload = Offload(backend, cache.pools, below, settings)
         self._waiting: deque[Sequence] = deque()
         self._running: dict[RequestId, Sequence] = {}
         self._deliver: dict[RequestId, Deliver] = {}
@@ -76,21 +87,39 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether somebody waits for an answer."""
         return bool(self._deliver)
+
+    @property
+    def heeds_tiers(self) -> bool:
+        """Whether anything depends on what the tiers do next."""
+        return bool(self._loading.tickets) or self._offload.is_waiting
+
+    def patience_s(self) -> float | None:
+        """Seconds until a step may do something although nothing happened; None: for ever."""
+        deadline_s = self._tiers.next_deadline_s() if self._loading.tickets else None
+        return None if deadline_s is None else max(0.0, deadline_s - self._now_s())
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        """Has this called, from any thread, whenever the tiers may have made another step worth while."""
+        self._tiers.on_change = on_change
 
     def submit(self, request: Request, limits: EngineLimits, deliver: Deliver) -> None:
         """Queues a request, or sends its refusal."""
         # Everybody who has not ended: who is about to run was taken in with those who will wait.
-        refusal = reason_to_refuse(request, limits, live=len(self._deliver), known=request.id in self._deliver)
+        known = request.id in self._deliver or request.id == STORES
+        refusal = reason_to_refuse(request, limits, live=len(self._deliver), known=known)
         if refusal is not None:
             self._counters.refusals += 1
             deliver(refusal)
             return
-        chain = HashChain(tenant_key(self._secret, request.tenant), block_tokens=self._settings.block_tokens)
+        key = tenant_key(self._secret, request.tenant)
+        chain = HashChain(key, block_tokens=self._settings.block_tokens)
         table = BlockTable(self._cache, request.id, self._settings.retention)
-        self._waiting.append(Sequence(request, chain, table))
+        sequence = Sequence(request, chain, table, tenant_tag(key))
+        self._waiting.append(sequence)
         self._deliver[request.id] = deliver
+        self._loading.ask(sequence)  # so that the answer is here when its turn comes
 
     def abort(self, request_id: RequestId) -> None:
         """Ends a request that nobody wants any more, wherever it is; unknown ids are ignored."""
@@ -108,28 +137,40 @@ class EngineCore:
         """
         self._running.clear()
         self._waiting.clear()
+        self._loading.drop_all()
         while self._deliver:
             request_id, deliver = self._deliver.popitem()
             self._counters.failures += 1
             deliver(Failed(request_id=request_id, message=message))
 
-    def step(self) -> None:
-        """Computes up to `step_tokens` tokens for those who run, and tells them."""
+    def step(self) -> bool:
+        """Computes up to `step_tokens` tokens for those who run, and tells them.
+
+        Returns:
+            Whether it did anything: if not, a step is of no use before something arrives, from above or from below.
+        """
         self._admit()
+        landed = self._land()
         plan = self._reserve(self._plan())
-        assert plan or not self.has_work, "requests wait, nobody runs and nothing can be admitted"
+        assert plan or self._loading.tickets or not self.has_work, "all wait, for nothing"
         draws = self._compute(plan)
         if draws is not None:
             self._commit(plan)
             self._hand_out(plan, draws)
-        self._counters.steps += 1
+        self._offload.run()
+        self._counters.steps += bool(plan)
         if self._settings.audits:
             self.audit()
+        return landed or bool(plan)
 
     def statistics(self) -> EngineStatistics:
         """A snapshot of queues, pools and counters."""
         return self._counters.snapshot(
-            self._settings, self._cache.pools, running=len(self._running), waiting=len(self._waiting)
+            self._settings,
+            self._cache.pools,
+            Queues(running=len(self._running), loading=len(self._loading), waiting=len(self._waiting)),
+            stores_dropped=self._offload.dropped,
+            fabric=self._tiers.statistics(),
         )
 
     def audit(self) -> None:
@@ -138,13 +179,17 @@ class EngineCore:
         Raises:
             AssertionError: naming the block or request that does not add up.
         """
-        for group, pool in enumerate(self._cache.pools):
-            check_pool(pool, {owner: sequence.table.held()[group] for owner, sequence in self._running.items()})
-        assert not any(any(sequence.table.held_counts()) for sequence in self._waiting), (
-            "a waiting request holds blocks"
+        check_whereabouts(
+            self._cache,
+            Whereabouts(
+                live=self._deliver.keys(),
+                waiting=self._waiting,
+                running=self._running.values(),
+                loading=self._loading,
+                offload=self._offload,
+                in_flight=self._in_flight,
+            ),
         )
-        assert self._running or not len(self._in_flight), "blocks are in flight and nobody runs"
-        assert len(self._deliver) == len(self._running) + len(self._waiting), "a request is in no queue, or in two"
 
     # The steps of a step
 
@@ -152,10 +197,10 @@ class EngineCore:
         if self._memory_short and self._running:
             return  # with more to compute the next step would fail again
         for sequence in list(self._waiting):
-            if len(self._running) >= self._settings.sequences_max:
+            if len(self._running) + len(self._loading) >= self._settings.sequences_max:
                 return
             if sequence.awaited in self._in_flight:
-                continue  # somebody is computing its next block
+                continue  # somebody is computing or loading its next block
             chain = sequence.chain.extend_to(sequence.tokens)
             hit = self._cache.match(chain, tokens=len(sequence.tokens))
             rest = chain[hit.tokens // self._settings.block_tokens :]
@@ -164,10 +209,29 @@ class EngineCore:
             )
             if sequence.awaited in self._in_flight:
                 continue
-            if may_start(self._rules, self._cache.pools, self._running.values(), sequence, hit) is not None:
+            if not self._has_room(sequence, hit):
                 return  # those behind must not overtake, or a long prompt might wait for ever
-            self._start(sequence, hit)
+            beginning = self._loading.beginning(sequence, chain, hit)
+            if beginning is None:
+                continue  # the tiers have not answered yet; they have a bounded time for that
+            if not self._start(sequence, beginning):
+                return
             self._in_flight.claim(sequence.request.id, rest)
+
+    def _land(self) -> bool:
+        """Copies in what was loaded; whether that changed anything."""
+        if not self._loading:
+            return False
+        complete, failed = self._loading.land(self._settings.land_bytes_max if self._running else None)
+        for load in complete:
+            self._counters.loads += 1
+            self._in_flight.settle(load.sequence.request.id, load.beginning.blocks_gained)
+            self._run(load.sequence, load.beginning, load.bytes_loaded)
+        for load in reversed(failed):  # the oldest in front
+            self._counters.loads_failed += 1
+            self._give_back(load.sequence)
+            self._waiting.appendleft(load.sequence)
+        return bool(complete or failed or self._loading.has_arrivals)
 
     def _plan(self) -> list[Slice]:
         running = self._running.values()
@@ -178,12 +242,16 @@ class EngineCore:
         for sequence, tokens in plan:
             end = sequence.computed + tokens
             while sequence.request.id in self._running and not sequence.table.can_grow(end):
-                self._preempt(max(self._running.values(), key=lambda other: other.turn))
+                if not self._offload.give_way():
+                    self._preempt(max(self._holding(), key=lambda other: other.turn))
             if sequence.request.id in self._running:
                 sequence.table.grow(end)
         return [piece for piece in plan if piece.sequence.request.id in self._running]
 
     def _compute(self, plan: Seq[Slice]) -> Seq[Drawn | None] | None:
+        if not plan:
+            return None
+        began_s = self._now_s()
         try:
             draws = self._backend.run(tuple(sequence.chunk(tokens) for sequence, tokens in plan))
         except CapacityError as error:
@@ -198,6 +266,9 @@ class EngineCore:
                 self._fail(sequence, str(error))
         else:
             self._memory_short = False
+            if len(plan) == 1 and plan[0].tokens > 1:
+                start = plan[0].sequence.computed
+                self._tiers.learn_prefill(start, start + plan[0].tokens, self._now_s() - began_s)
             return draws
         return None
 
@@ -207,6 +278,7 @@ class EngineCore:
             self._counters.tokens_prompt_computed += work.prompt
             self._counters.tokens_recomputed += work.again
             self._in_flight.settle(sequence.request.id, work.blocks)
+            self._offload.collect(sequence, work.kept)
 
     def _hand_out(self, plan: Seq[Slice], draws: Seq[Drawn | None]) -> None:
         for (sequence, _), drawn in zip(plan, draws, strict=True):
@@ -222,60 +294,92 @@ class EngineCore:
 
     # What ends or interrupts a sequence
 
-    def _start(self, sequence: Sequence, hit: Hit) -> None:
-        self._waiting.remove(sequence)
+    def _has_room(self, sequence: Sequence, hit: Hit) -> bool:
+        while may_start(self._rules, self._cache.pools, self._holding(), sequence, hit) is not None:
+            # While others hold blocks, they will give them back; else what waits to be stored must not be in the way.
+            if any(self._holding()) or not self._offload.give_way():
+                return False
+        return True
+
+    def _start(self, sequence: Sequence, beginning: Beginning) -> bool:
+        """Lets a sequence run, or load first; False when there are too few blocks to load into."""
         self._turns += 1
-        self._counters.tokens_prompt_cached += sequence.start(hit, self._turns)
-        self._running[sequence.request.id] = sequence
+        try:
+            sequence.take(beginning.hit, self._turns)
+        except CapacityError:
+            return self._offload.give_way() and self._start(sequence, beginning)
+        self._waiting.remove(sequence)
+        if beginning.hit.loads_count:
+            self._loading.start(sequence, beginning)
+        else:
+            self._loading.drop(sequence.request.id)
+            self._run(sequence, beginning, {})
+        return True
+
+    def _run(self, sequence: Sequence, beginning: Beginning, loaded: Mapping[str, int]) -> None:
+        hit, request_id = beginning.hit, sequence.request.id
+        sources = sources_of(hit, beginning.wants, loaded, sequence.begin(hit))
+        self._counters.count_cached(sources)
+        self._running[request_id] = sequence
         if sequence.preemptions == 0:
-            event = Admitted(request_id=sequence.request.id, tokens_cached=hit.tokens, prefix_end=hit.end)
+            event = Admitted(
+                request_id=request_id,
+                tokens_cached=hit.tokens,
+                prefix_end=hit.end,
+                sources=sources,
+                decision=beginning.decision,
+            )
             self._send(event)
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Takes a running sequence's blocks; it will be resumed, before those who never ran, by recomputing."""
+        """Takes a sequence's blocks; it will be resumed, before those who never ran, by recomputing or loading."""
         self._counters.preemptions += 1
         sequence.preemptions += 1
         self._leave(sequence)
         self._waiting.appendleft(sequence)
 
     def _end_early(self, request_id: RequestId, reason: FinishReason) -> None:
-        sequence = self._running.get(request_id) or next((s for s in self._waiting if s.request.id == request_id), None)
+        everybody = (*self._holding(), *self._waiting)
+        sequence = next((each for each in everybody if each.request.id == request_id), None)
         if sequence is not None:
             self._finish(sequence, reason)
+            self._offload.run()  # what it leaves in the cache may be gone by the end of another step
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         if reason == "abort":
             self._counters.aborts += 1
         else:
             self._counters.finished += 1
-        self._end(
-            sequence,
-            Finished(
-                request_id=sequence.request.id,
-                reason=reason,
-                tokens_prompt=Tokens(len(sequence.request.prompt)),
-                tokens_cached=Tokens(sequence.tokens_cached),
-                tokens_output=Tokens(sequence.tokens_output),
-                preemptions=sequence.preemptions,
-            ),
-        )
+        self._end(sequence, sequence.finished(reason))
 
     def _fail(self, sequence: Sequence, message: str) -> None:
         self._counters.failures += 1
         self._end(sequence, Failed(request_id=sequence.request.id, message=message))
 
     def _end(self, sequence: Sequence, event: Event) -> None:
-        if sequence.request.id in self._running:
-            self._leave(sequence)
-        else:
+        if sequence in self._waiting:
             self._waiting.remove(sequence)
+            self._loading.drop(sequence.request.id)
+        else:
+            self._leave(sequence)
         self._send(event)
         del self._deliver[sequence.request.id]
 
     def _leave(self, sequence: Sequence) -> None:
-        del self._running[sequence.request.id]
+        """Takes a sequence out of those that run or load."""
+        if self._running.pop(sequence.request.id, None) is not None:
+            sequence.asked = False  # when it comes back, the tiers may have what it lost
+        self._loading.drop(sequence.request.id)
+        self._give_back(sequence)
+
+    def _give_back(self, sequence: Sequence) -> None:
         self._in_flight.drop(sequence.request.id)
-        sequence.stop()
+        self._offload.collect(sequence, sequence.stop())
+
+    def _holding(self) -> Iterator[Sequence]:
+        """Everybody who holds blocks."""
+        yield from self._running.values()
+        yield from self._loading
 
     def _send(self, event: Event) -> None:
         self._deliver[event.request_id](event)

@@ -1,11 +1,21 @@
 """The engine's counters, and the snapshot that everybody else reads."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 
-from kvist.blocks.pool import BlockPool
+from kvist.blocks.pool import BlockPool, PoolStatistics
 from kvist.engine.messages import BlockCounts, EngineStatistics
 from kvist.engine.settings import EngineSettings
+from kvist.fabric.messages import FabricStatistics, Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queues:
+    """Sequences by what they are doing."""
+
+    running: int
+    loading: int
+    waiting: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -13,9 +23,12 @@ class Counters:
     """Events and tokens since start, by the names of `EngineStatistics`."""
 
     tokens_prompt_cached: int = 0
+    tokens_by_tier: dict[str, int] = field(default_factory=dict)
     tokens_prompt_computed: int = 0
     tokens_recomputed: int = 0
     tokens_output: int = 0
+    loads: int = 0
+    loads_failed: int = 0
     steps: int = 0
     preemptions: int = 0
     refusals: int = 0
@@ -24,22 +37,37 @@ class Counters:
     failures: int = 0
     out_of_memory: int = 0
 
+    def count_cached(self, sources: Iterable[Source]) -> None:
+        """Prompt tokens that need not be computed, by where they came from."""
+        for source in sources:
+            self.tokens_prompt_cached += source.tokens
+            self.tokens_by_tier[source.tier] = self.tokens_by_tier.get(source.tier, 0) + source.tokens
+
     def snapshot(
-        self, settings: EngineSettings, pools: Sequence[BlockPool], *, running: int, waiting: int
+        self,
+        settings: EngineSettings,
+        pools: Sequence[BlockPool],
+        queues: Queues,
+        *,
+        stores_dropped: int = 0,
+        fabric: FabricStatistics | None = None,
     ) -> EngineStatistics:
-        """The counters with the queues and pools as they are now."""
+        """The counters with the queues, the pools and what lies below as they are now."""
+        books = [pool.statistics() for pool in pools]
+        counts = asdict(self) | {"tokens_by_tier": tuple(sorted(self.tokens_by_tier.items()))}
         return EngineStatistics(
-            running=running,
-            waiting=waiting,
-            blocks=tuple(_block_counts(pool) for pool in pools),
-            evictions=sum(pool.statistics().evicted for pool in pools),
+            blocks=tuple(map(_block_counts, books)),
+            evictions=sum(book.evicted for book in books),
+            evicted_without_copy=sum(book.evicted_without_copy for book in books),
+            stores_dropped=stores_dropped,
             kv_bytes=settings.kv_bytes,
             kv_bytes_per_token=settings.kv_bytes_per_token,
-            **asdict(self),
+            fabric=fabric,
+            **asdict(queues),
+            **counts,
         )
 
 
-def _block_counts(pool: BlockPool) -> BlockCounts:
+def _block_counts(books: PoolStatistics) -> BlockCounts:
     """A pool's blocks as users think of them: used by a request, cached for a later one, or free."""
-    books = pool.statistics()
     return BlockCounts(used=books.filling + books.held, cached=books.cached, free=books.free)

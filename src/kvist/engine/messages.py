@@ -10,6 +10,7 @@ from typing import Literal
 
 from kvist.base.ids import RequestId, TokenId
 from kvist.base.units import Bytes, Tokens
+from kvist.fabric.messages import Decision, FabricStatistics, Source
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -21,11 +22,15 @@ class Admitted:
     Attributes:
         tokens_cached: prompt tokens whose KV was found and is not computed again.
         prefix_end: why the cached prefix is no longer than that, in words a user understands.
+        sources: the cached tokens by where they came from, "G1" or a tier, with the bytes that were loaded.
+        decision: what else was possible; None where the tiers below were not asked, because G1 had it all.
     """
 
     request_id: RequestId
     tokens_cached: Tokens
     prefix_end: str
+    sources: tuple[Source, ...] = ()
+    decision: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,25 +133,37 @@ class EngineStatistics:
 
     Attributes:
         running: sequences admitted and not ended.
-        waiting: sequences submitted and not admitted.
+        loading: sequences whose beginning is being loaded from below.
+        waiting: sequences submitted, and neither admitted nor loading.
         tokens_prompt_cached: prompt tokens served from the cache since start.
+        tokens_by_tier: the same by where they came from, as (name, tokens), by name.
         tokens_prompt_computed: prompt tokens prefilled since start, recomputation after preemption excluded.
         tokens_recomputed: tokens computed again because of preemption.
         tokens_output: tokens drawn since start.
         blocks: by KV group, in the geometry's order.
         evictions: cached blocks given up for new ones.
+        evicted_without_copy: how many of these were nowhere else.
+        loads: sequences that began with what was loaded for them; loads_failed: that computed it after all.
+        stores_dropped: blocks that were to be stored below and were let go of before there was room.
         steps, preemptions, refusals, aborts, finished, failures, out_of_memory: events since start.
         kv_bytes: size of the pool; kv_bytes_per_token: of one token in all layers.
+        fabric: the tiers below; None where there are none.
     """
 
     running: int
+    loading: int = 0
     waiting: int
     tokens_prompt_cached: int
+    tokens_by_tier: tuple[tuple[str, int], ...] = ()
     tokens_prompt_computed: int
     tokens_recomputed: int
     tokens_output: int
     blocks: tuple[BlockCounts, ...]
     evictions: int
+    evicted_without_copy: int = 0
+    loads: int = 0
+    loads_failed: int = 0
+    stores_dropped: int = 0
     steps: int
     preemptions: int
     refusals: int
@@ -156,3 +173,4 @@ class EngineStatistics:
     out_of_memory: int
     kv_bytes: Bytes
     kv_bytes_per_token: Bytes
+    fabric: FabricStatistics | None = None

@@ -6,22 +6,24 @@ Knows how a request advances; does not know when (`schedule`), whether (`admissi
 from typing import NamedTuple
 
 from kvist.base.ids import BlockHash, TokenId
-from kvist.blocks.keys import HashChain
+from kvist.base.units import Tokens
+from kvist.blocks.keys import HashChain, TenantTag
 from kvist.blocks.prefix import Hit
-from kvist.blocks.table import BlockTable
+from kvist.blocks.table import BlockTable, Kept
 from kvist.blocks.window import Marks
 from kvist.engine.batch import BlockRun, Chunk, Drawn, DrawSpec
 from kvist.engine.draw import uniform
-from kvist.engine.messages import FinishReason
+from kvist.engine.messages import Finished, FinishReason
 from kvist.engine.request import Request
 
 
 class Work(NamedTuple):
-    """What computing some tokens counts as: new prompt tokens, tokens computed once before, blocks filled."""
+    """What computing some tokens comes to: new prompt tokens, tokens computed once before, blocks filled, and kept."""
 
     prompt: int
     again: int
     blocks: int
+    kept: list[Kept]
 
 
 class Sequence:
@@ -36,13 +38,15 @@ class Sequence:
         preemptions: how often the blocks were taken away.
         turn: place in the order of admission; the largest is preempted first.
         awaited: the block that somebody else is computing and this sequence waits for, or None.
+        asked: whether the tiers below were asked about it since it last ran.
     """
 
-    def __init__(self, request: Request, chain: HashChain, table: BlockTable) -> None:
+    def __init__(self, request: Request, chain: HashChain, table: BlockTable, tenant: TenantTag) -> None:
         """Starts at the first token of the prompt, waiting."""
         self.request = request
         self.chain = chain
         self.table = table
+        self.tenant = tenant
         self.tokens: list[TokenId] = list(request.prompt)
         self.marks = Marks(prompt_tokens=len(request.prompt))
         self.computed = 0
@@ -52,6 +56,12 @@ class Sequence:
         self.preemptions = 0
         self.turn = 0
         self.awaited: BlockHash | None = None
+        self.asked = False
+
+    @property
+    def length(self) -> Tokens:
+        """Tokens so far."""
+        return Tokens(len(self.tokens))
 
     @property
     def remaining(self) -> int:
@@ -63,25 +73,33 @@ class Sequence:
         """The longest this sequence can become, the last token's KV not needed."""
         return len(self.request.prompt) + self.request.output_tokens_max - 1
 
-    def start(self, hit: Hit, turn: int) -> int:
-        """Begins to run from a cached prefix; returns the tokens that had not been counted before."""
+    def take(self, hit: Hit, turn: int) -> None:
+        """Holds the blocks that it will begin from, some of which may still have to land.
+
+        Raises:
+            CapacityError: there are too few blocks for those; nothing is held.
+        """
         self.table.take(hit)
         self.turn = turn
+
+    def begin(self, hit: Hit) -> range:
+        """Begins to run from what it took, all of which is there now; returns the tokens that are counted as cached."""
         self.computed = hit.tokens
         self.marks = Marks(
             prompt_tokens=len(self.request.prompt),
             branches=tuple({hit.tokens, hit.reached, *self.marks.branches} - {0}),
         )
-        fresh = max(0, min(hit.tokens, len(self.request.prompt)) - self.computed_ever)
-        self.tokens_cached += fresh
+        fresh = range(self.computed_ever, max(self.computed_ever, min(hit.tokens, len(self.request.prompt))))
+        self.tokens_cached += len(fresh)
         self.computed_ever = max(self.computed_ever, self.computed)
         return fresh
 
-    def stop(self) -> None:
-        """Gives all blocks back, keeping in the cache what a continuation would need."""
-        self.table.keep_window()
+    def stop(self) -> list[Kept]:
+        """Gives all blocks back, keeping in the cache what a continuation would need; returns what is newly kept."""
+        kept = self.table.keep_window()
         self.table.release()
         self.computed = 0
+        return kept
 
     def chunk(self, count: int) -> Chunk:
         """The next `count` tokens as work for a backend; the blocks for them must be in the table."""
@@ -101,15 +119,14 @@ class Sequence:
     def advance(self, count: int, block_tokens: int) -> Work:
         """Records that `count` tokens were computed, and seals the blocks they filled."""
         start, end, prompt = self.computed, self.computed + count, len(self.request.prompt)
-        work = Work(
-            prompt=max(0, min(end, prompt) - max(self.computed_ever, start)),
-            again=max(0, min(self.computed_ever, end) - start),
+        ever, self.computed = self.computed_ever, end
+        self.computed_ever = max(ever, end)
+        return Work(
+            prompt=max(0, min(end, prompt) - max(ever, start)),
+            again=max(0, min(ever, end) - start),
             blocks=end // block_tokens - start // block_tokens,
+            kept=self.table.commit(self.chain.extend_to(self.tokens), end, self.marks),
         )
-        self.computed = end
-        self.computed_ever = max(self.computed_ever, end)
-        self.table.commit(self.chain.extend_to(self.tokens), end, self.marks)
-        return work
 
     def append(self, drawn: Drawn) -> FinishReason | None:
         """Takes a drawn token; returns why the request ends with it, or None."""
@@ -120,3 +137,14 @@ class Sequence:
         if self.tokens_output == self.request.output_tokens_max:
             return "length"
         return None
+
+    def finished(self, reason: FinishReason) -> Finished:
+        """Its last event when it ends now."""
+        return Finished(
+            request_id=self.request.id,
+            reason=reason,
+            tokens_prompt=Tokens(len(self.request.prompt)),
+            tokens_cached=Tokens(self.tokens_cached),
+            tokens_output=Tokens(self.tokens_output),
+            preemptions=self.preemptions,
+        )

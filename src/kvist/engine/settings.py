@@ -20,6 +20,8 @@ class EngineSettings:
         sequences_max: sequences running at once.
         overcommit: at least 1; outputs are expected to take 1/overcommit of their bounds.
         retention: which passed window blocks stay cached.
+        offload_prompt_only: whether blocks with output tokens in them are not stored below.
+        land_bytes_max: about so many bytes of loaded blocks are copied in per step while others compute.
         audits: whether the ledger is checked after every step, which costs time in proportion to the pool.
     """
 
@@ -31,4 +33,6 @@ class EngineSettings:
     sequences_max: int = 64
     overcommit: float = 1.0
     retention: Retention = Retention()
+    offload_prompt_only: bool = False
+    land_bytes_max: Bytes = Bytes(16 * 2**20)
     audits: bool = False

@@ -1,8 +1,9 @@
 """The engine's own thread: the only one that touches blocks.
 
-Callers leave messages in an inbox; the thread takes them between steps, and sleeps on one condition while
-there is nothing to do. If a step fails in a way nobody foresaw, every request is told, once, and later ones too,
-even after the thread has ended: nobody waits for an engine that will not answer.
+Callers leave messages in an inbox; the thread takes them between steps, and sleeps on one condition while there is
+nothing to do, or nothing before the tiers below have brought something: they wake it, or its patience ends. If a step
+fails in a way nobody foresaw, every request is told, once, and later ones too, even after the thread has ended: nobody
+waits for an engine that will not answer.
 """
 
 import logging
@@ -49,8 +50,11 @@ class EngineThread:
         self._wake = threading.Condition()
         self._stopping = False
         self._ended = False
+        self._has_stalled = False
+        self._below_changed = False
         self._fault: str | None = None
         self._snapshot = core.statistics()
+        core.listen(self._hear)
         self._thread = threading.Thread(target=self._run, name="kvist-engine", daemon=True)
 
     @property
@@ -108,6 +112,12 @@ class EngineThread:
                 self._wake.notify()
             return not self._ended
 
+    def _hear(self) -> None:
+        """Something changed below; called on the threads of the tiers."""
+        with self._wake:
+            self._below_changed = True
+            self._wake.notify()
+
     def _run(self) -> None:
         while self._sleep():
             try:
@@ -118,15 +128,28 @@ class EngineThread:
             except Exception as error:  # noqa: BLE001  the last line of defence: whatever it is, nobody may be left waiting
                 _log.exception("the engine stopped answering")
                 self._fault = self._fault or f"the engine failed: {error!r}"
+                self._has_stalled = False
 
     def _sleep(self) -> bool:
         """Sleeps until there is something to do, and takes in the messages; False when it is time to end."""
+        patience_s = self._core.patience_s() if self._has_stalled else None
         with self._wake:
-            self._wake.wait_for(lambda: self._inbox or self._taken or self._stopping or self._core.has_work)
+            self._wake.wait_for(self._is_due, patience_s)
+            self._below_changed = (
+                False  # what changes from here on is seen by the next step, or ends the sleep after it
+            )
             self._taken.extend(self._inbox)
             self._inbox.clear()
             self._ended = self._stopping and not self._taken and not self._core.has_work
             return not self._ended
+
+    def _is_due(self) -> bool:
+        """Whether there is something to do."""
+        if self._inbox or self._taken or self._stopping:
+            return True
+        if self._below_changed and self._core.heeds_tiers:
+            return True
+        return self._core.has_work and not self._has_stalled
 
     def _serve(self) -> None:
         while self._taken:
@@ -139,8 +162,8 @@ class EngineThread:
                 case _Complete():
                     self._core.complete(message.request_id)
             self._taken.popleft()  # only now: should the core have raised, it does not know of the request
-        if self._core.has_work:
-            self._core.step()
+        if self._core.has_work or self._core.heeds_tiers:
+            self._has_stalled = not self._core.step()
         self._snapshot = self._core.statistics()
 
     def _turn_away(self) -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from fakes.trial import groups_of, request_of
 from kvist.base.ids import RequestId, TokenId
 from kvist.base.units import Tokens
-from kvist.blocks.keys import HashChain, namespace_of, tenant_key
+from kvist.blocks.keys import HashChain, namespace_of, tenant_key, tenant_tag
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import PrefixCache
 from kvist.blocks.table import BlockTable
@@ -29,8 +29,9 @@ class Pools:
 
     def sequence(self, name: str, prompt: int, output: int, *, token: int = 0) -> Sequence:
         request = request_of(name, (token,) * prompt, output=output)
-        chain = HashChain(tenant_key(b"", request.tenant), block_tokens=SIZE)
-        return Sequence(request, chain, BlockTable(self.cache, RequestId(name), Retention()))
+        key = tenant_key(b"", request.tenant)
+        chain = HashChain(key, block_tokens=SIZE)
+        return Sequence(request, chain, BlockTable(self.cache, RequestId(name), Retention()), tenant_tag(key))
 
     def ask(self, candidate: Sequence) -> Deferred | None:
         """Whether a candidate may start from what is cached now."""
@@ -40,7 +41,8 @@ class Pools:
     def run(self, sequence: Sequence) -> Sequence:
         """Starts a sequence and computes its prompt, step by step."""
         hit = self.cache.match(sequence.chain.extend_to(sequence.tokens), tokens=len(sequence.tokens))
-        sequence.start(hit, len(self.running))
+        sequence.take(hit, len(self.running))
+        sequence.begin(hit)
         self.running.append(sequence)
         while sequence.computed < len(sequence.tokens):
             count = min(STEP, sequence.remaining)

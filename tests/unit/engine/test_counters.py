@@ -4,11 +4,12 @@ import pytest
 
 from fakes.trial import groups_of
 from kvist.base.ids import BlockHash, RequestId
-from kvist.base.units import Bytes
+from kvist.base.units import Bytes, Tokens
 from kvist.blocks.pool import BlockPool
-from kvist.engine.counters import Counters
+from kvist.engine.counters import Counters, Queues
 from kvist.engine.messages import BlockCounts, EngineStatistics
 from kvist.engine.settings import EngineSettings
+from kvist.fabric.messages import Source
 
 SETTINGS = EngineSettings(groups=groups_of((None,)), kv_bytes=Bytes(4096), kv_bytes_per_token=Bytes(64))
 A = RequestId("A")
@@ -21,13 +22,16 @@ def hash_of(number: int) -> BlockHash:
 @pytest.mark.parametrize("name", [each.name for each in fields(Counters)])
 def test_each_counter_is_reported_under_its_own_name(name: str) -> None:
     counters = Counters()
-    setattr(counters, name, 7)
-    snapshot = counters.snapshot(SETTINGS, [], running=0, waiting=0)
-    assert {each.name for each in fields(Counters) if getattr(snapshot, each.name) == 7} == {name}
+    value = {"G1": 7} if name == "tokens_by_tier" else 7
+    setattr(counters, name, value)
+    snapshot = counters.snapshot(SETTINGS, [], Queues(running=0, loading=0, waiting=0))
+    shown = {7, (("G1", 7),)}
+    assert {each.name for each in fields(Counters) if getattr(snapshot, each.name) in shown} == {name}
 
 
 def test_everything_but_queues_pools_and_sizes_is_a_counter() -> None:
-    others = {"running", "waiting", "blocks", "evictions", "kv_bytes", "kv_bytes_per_token"}
+    others = {each.name for each in fields(Queues)} | {"blocks", "evictions", "evicted_without_copy", "stores_dropped"}
+    others |= {"kv_bytes", "kv_bytes_per_token", "fabric"}
     assert {each.name for each in fields(EngineStatistics)} - others == {each.name for each in fields(Counters)}
 
 
@@ -39,15 +43,25 @@ def test_blocks_are_used_cached_or_free() -> None:
     one.release(blocks[0], A)
     for number in (8, 9):
         two.release(two.seal(two.allocate(A), A, hash_of(number)), A)
-    snapshot = Counters().snapshot(SETTINGS, [one, two], running=1, waiting=2)
+    snapshot = Counters().snapshot(SETTINGS, [one, two], Queues(running=1, loading=3, waiting=2))
     assert snapshot.blocks == (BlockCounts(used=2, cached=1, free=2), BlockCounts(used=0, cached=1, free=0))
-    assert (snapshot.running, snapshot.waiting, snapshot.evictions) == (1, 2, 1)
+    assert (snapshot.running, snapshot.loading, snapshot.waiting, snapshot.evictions) == (1, 3, 2, 1)
+    assert snapshot.evicted_without_copy == 1
     assert (snapshot.kv_bytes, snapshot.kv_bytes_per_token) == (4096, 64)
+
+
+def test_cached_tokens_are_counted_once_and_under_the_name_of_their_tier() -> None:
+    counters = Counters()
+    for tier, tokens in (("disk", 16), ("G1", 32), ("disk", 48)):
+        counters.count_cached([Source(tier=tier, tokens=Tokens(tokens), bytes=Bytes(0))])
+    snapshot = counters.snapshot(SETTINGS, [], Queues(running=0, loading=0, waiting=0))
+    assert snapshot.tokens_by_tier == (("G1", 32), ("disk", 64))
+    assert snapshot.tokens_prompt_cached == 96
 
 
 def test_a_snapshot_stays_as_it_was() -> None:
     counters, pool = Counters(), BlockPool(2)
-    before = counters.snapshot(SETTINGS, [pool], running=0, waiting=0)
+    before = counters.snapshot(SETTINGS, [pool], Queues(running=0, loading=0, waiting=0))
     counters.steps += 1
     pool.allocate(A)
     assert (before.steps, before.blocks[0].used) == (0, 0)

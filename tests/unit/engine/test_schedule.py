@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from fakes.trial import EngineTrial, Shape, request_of
 from kvist.base.units import Tokens
-from kvist.blocks.keys import HashChain, tenant_key
+from kvist.blocks.keys import HashChain, tenant_key, tenant_tag
 from kvist.blocks.prefix import PrefixCache
 from kvist.blocks.table import BlockTable
 from kvist.blocks.window import Retention
@@ -17,9 +17,9 @@ CACHE = PrefixCache(b"", [], [], block_tokens=4)
 def sequence(tokens: int, computed: int) -> Sequence:
     """A running sequence with some of its tokens computed."""
     request = request_of("r", (0,) * tokens)
-    made = Sequence(
-        request, HashChain(tenant_key(b"", request.tenant), block_tokens=4), BlockTable(CACHE, request.id, Retention())
-    )
+    key = tenant_key(b"", request.tenant)
+    table = BlockTable(CACHE, request.id, Retention())
+    made = Sequence(request, HashChain(key, block_tokens=4), table, tenant_tag(key))
     made.computed = computed
     return made
 

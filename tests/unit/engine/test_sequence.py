@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from fakes.trial import request_of
 from kvist.base.ids import BlockId, RequestId, TokenId
 from kvist.base.units import Tokens
-from kvist.blocks.keys import HashChain, namespace_of, tenant_key
+from kvist.blocks.keys import HashChain, namespace_of, tenant_key, tenant_tag
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import Hit, PrefixCache
 from kvist.blocks.table import BlockTable
@@ -23,8 +23,9 @@ def sequence_of(prompt: int = 10, output: int = 5, *, stops: tuple[int, ...] = (
 
 
 def on(cache: PrefixCache, request) -> Sequence:
-    chain = HashChain(tenant_key(b"", request.tenant), block_tokens=SIZE)
-    return Sequence(request, chain, BlockTable(cache, request.id, Retention()))
+    key = tenant_key(b"", request.tenant)
+    chain = HashChain(key, block_tokens=SIZE)
+    return Sequence(request, chain, BlockTable(cache, request.id, Retention()), tenant_tag(key))
 
 
 def match(sequence: Sequence) -> Hit:
@@ -32,9 +33,20 @@ def match(sequence: Sequence) -> Hit:
     return cache.match(sequence.chain.extend_to(sequence.tokens), tokens=len(sequence.tokens))
 
 
-def advance(sequence: Sequence, count: int) -> Work:
+def start(sequence: Sequence, hit: Hit, turn: int) -> int:
+    """Lets it run; the prompt tokens that count as cached from now on."""
+    sequence.take(hit, turn)
+    return len(sequence.begin(hit))
+
+
+def advance(sequence: Sequence, count: int) -> tuple[int, int, int]:
+    """Computes tokens; returns how many were new, how many were not, and the blocks filled."""
     sequence.table.grow(sequence.computed + count)
-    return sequence.advance(count, SIZE)
+    return counts(sequence.advance(count, SIZE))
+
+
+def counts(work: Work) -> tuple[int, int, int]:
+    return work.prompt, work.again, work.blocks
 
 
 def test_a_new_sequence_has_everything_to_compute() -> None:
@@ -45,14 +57,14 @@ def test_a_new_sequence_has_everything_to_compute() -> None:
 
 def test_what_is_computed_counts_prompt_tokens_and_blocks() -> None:
     sequence = sequence_of(10)
-    assert advance(sequence, 3) == Work(prompt=3, again=0, blocks=0)
-    assert advance(sequence, 6) == Work(prompt=6, again=0, blocks=2)
-    assert advance(sequence, 1) == Work(prompt=1, again=0, blocks=0)
+    assert advance(sequence, 3) == (3, 0, 0)
+    assert advance(sequence, 6) == (6, 0, 2)
+    assert advance(sequence, 1) == (1, 0, 0)
     assert sequence.remaining == 0
     for filled in (0, 1, 0, 0, 0, 1):
         sequence.append(Drawn(token=TokenId(1)))
         assert sequence.remaining == 1
-        assert advance(sequence, 1) == Work(prompt=0, again=0, blocks=filled)
+        assert advance(sequence, 1) == (0, 0, filled)
 
 
 def test_a_chunk_is_what_comes_next_over_the_blocks_that_are_held() -> None:
@@ -104,30 +116,30 @@ def test_a_hit_is_where_computing_begins() -> None:
     first = sequence_of(10)
     advance(first, 10)
     second = on(first.table._cache, request_of("s", (0,) * 11))
-    assert second.start(match(second), turn=3) == 8
+    assert start(second, match(second), 3) == 8
     assert (second.computed, second.tokens_cached, second.turn, second.remaining) == (8, 8, 3, 3)
-    assert advance(second, 3) == Work(prompt=3, again=0, blocks=0)
+    assert advance(second, 3) == (3, 0, 0)
 
 
 def test_a_sequence_that_is_resumed_counts_each_token_once() -> None:
     """Preempted after 8 of 10 prompt tokens and resumed with nothing cached, in smaller chunks."""
     sequence = sequence_of(10)
     nothing = match(sequence)
-    assert advance(sequence, 8) == Work(prompt=8, again=0, blocks=2)
+    assert advance(sequence, 8) == (8, 0, 2)
     sequence.stop()
     assert (sequence.computed, sequence.table.held_counts()) == (0, [0, 0])
-    assert sequence.start(nothing, turn=2) == 0
-    assert advance(sequence, 4) == Work(prompt=0, again=4, blocks=1)
-    assert advance(sequence, 6) == Work(prompt=2, again=4, blocks=1)
+    assert start(sequence, nothing, 2) == 0
+    assert advance(sequence, 4) == (0, 4, 1)
+    assert advance(sequence, 6) == (2, 4, 1)
 
 
 def test_what_was_computed_and_is_then_found_is_not_counted_as_cached() -> None:
     sequence = sequence_of(10)
     advance(sequence, 10)
     sequence.stop()
-    assert sequence.start(match(sequence), turn=2) == 0
+    assert start(sequence, match(sequence), 2) == 0
     assert (sequence.computed, sequence.tokens_cached) == (8, 0)
-    assert advance(sequence, 2) == Work(prompt=0, again=2, blocks=0)
+    assert advance(sequence, 2) == (0, 2, 0)
 
 
 def test_output_that_is_found_again_is_not_counted_as_prompt() -> None:
@@ -138,23 +150,23 @@ def test_output_that_is_found_again_is_not_counted_as_prompt() -> None:
         advance(sequence, 1)
     sequence.append(Drawn(token=TokenId(1)))
     sequence.stop()
-    assert sequence.start(match(sequence), turn=2) == 0
+    assert start(sequence, match(sequence), 2) == 0
     assert sequence.computed == 12
-    assert advance(sequence, 3) == Work(prompt=0, again=2, blocks=0)
+    assert advance(sequence, 3) == (0, 2, 0)
 
 
 def test_a_hit_after_preemption_counts_what_is_beyond_the_work_done() -> None:
     sequence = sequence_of(14)
     nothing = match(sequence)
-    sequence.start(nothing, turn=1)
+    start(sequence, nothing, 1)
     advance(sequence, 4)
     sequence.stop()
     other = on(sequence.table._cache, request_of("s", (0,) * 14))
-    other.start(match(other), turn=2)
+    start(other, match(other), 2)
     advance(other, other.remaining)
-    assert sequence.start(match(sequence), turn=3) == 8
+    assert start(sequence, match(sequence), 3) == 8
     assert (sequence.computed, sequence.tokens_cached) == (12, 8)
-    assert advance(sequence, 2) == Work(prompt=2, again=0, blocks=0)
+    assert advance(sequence, 2) == (2, 0, 0)
 
 
 @given(st.data(), st.integers(1, 30))
@@ -168,14 +180,14 @@ def test_cached_and_computed_prompt_tokens_add_up_however_often_it_is_interrupte
             for pool in sequence.table._cache.pools:
                 evict_all(pool)
         before = sequence.computed_ever
-        cached += sequence.start(match(sequence), turn)
+        cached += start(sequence, match(sequence), turn)
         assert before <= sequence.computed_ever
         for _ in range(data.draw(st.integers(0, 5))):
             if sequence.remaining:
                 count = data.draw(st.integers(1, sequence.remaining))
-                work = advance(sequence, count)
-                assert min(work) >= 0
-                fresh, again, total = fresh + work.prompt, again + work.again, total + count
+                prompts, agains, blocks = advance(sequence, count)
+                assert min(prompts, agains, blocks) >= 0
+                fresh, again, total = fresh + prompts, again + agains, total + count
             if not sequence.remaining:
                 sequence.append(Drawn(token=TokenId(1)))
         sequence.stop()
