@@ -66,13 +66,34 @@ class LeastRecentlyUsed:
 class CopiesFirst(LeastRecentlyUsed):
     """Least recently used, but of the next few it rather gives up one that can be loaded again.
 
-    Only a few are looked at, so that what nobody wants does not stay for ever because it could not be copied.
+    Only a few are looked at, so that what nobody wants does not stay for ever because it could not be copied. Who had
+    no copy is not asked about again at once, so that evictions stay cheap while no tier takes anything.
     """
 
     LOOK_AHEAD = 64
     """Blocks at the head of the queue among which one with a copy is looked for."""
 
+    ASKED_FOR = 16
+    """So many choices later all of them are asked about again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._without: set[BlockId] = set()
+        self._choices = 0
+
+    def remove(self, block: BlockId) -> None:
+        """Takes the block out of the queue, and forgets what was known of it."""
+        super().remove(block)
+        self._without.discard(block)
+
     def choose(self, is_copied: IsCopied) -> BlockId:
-        """The first near the head of the queue that has a copy, else the one at the head."""
-        near = islice(self._order, self.LOOK_AHEAD)
-        return next(filter(is_copied, near), next(iter(self._order)))
+        """The first near the head of the queue that has a copy, as far as is known, else the one at the head."""
+        self._choices += 1
+        if self._choices % self.ASKED_FOR == 0:
+            self._without.clear()
+        for block in islice(self._order, self.LOOK_AHEAD):
+            if block not in self._without:
+                if is_copied(block):
+                    return block
+                self._without.add(block)
+        return next(iter(self._order))

@@ -20,6 +20,8 @@ from enum import Enum
 class State(Enum):
     """Where a block is in its life."""
 
+    __hash__ = object.__hash__  # members are single objects; Enum's own goes through their names and takes longer
+
     FREE = "free"
     FILLING = "filling"
     HELD = "held"
@@ -28,6 +30,8 @@ class State(Enum):
 
 class Move(Enum):
     """What can happen to a block."""
+
+    __hash__ = object.__hash__
 
     ALLOCATE = "allocate"
     SEAL = "seal"

@@ -100,7 +100,7 @@ class BlockPool:
         return self._index.get(block_hash)
 
     def find_each(self, hashes: Sequence[BlockHash]) -> list[BlockId | None]:
-        """The block for each hash, None where there is none. Changes nothing; 40 ns per hash."""
+        """The block for each hash, None where there is none. Changes nothing; takes some 50 ns per hash."""
         return list(map(self._index.get, hashes))
 
     def find_run(self, hashes: Sequence[BlockHash]) -> list[BlockId]:

@@ -71,11 +71,15 @@ class PrefixCache:
             tokens: length of the sequence.
         """
         limit = min(len(chain), (tokens - 1) // self.block_tokens)
-        reached = self._reached(chain, limit)
+        runs = self._runs(chain, limit)
+        reached = min(map(len, runs.values()), default=limit)
         end = self._end_of_windows(chain, reached)
         return Hit(
             tokens=Tokens(end * self.block_tokens),
-            blocks=tuple(self._blocks_of_hit(group, chain, end) for group in range(len(self.pools))),
+            blocks=tuple(
+                tuple(runs[group][:end]) if group in runs else self._blocks_of_hit(group, chain, end)
+                for group in range(len(self.pools))
+            ),
             reached=Tokens(reached * self.block_tokens),
             end=self._why(end, reached, limit),
             loads=((),) * len(self.pools),
@@ -117,7 +121,7 @@ class PrefixCache:
                 return None
             blocks.append(found)
             loads.append(absent)
-        reached = max(blocks_end, self._reached(chain, len(chain)))
+        reached = max(blocks_end, min(map(len, self._runs(chain, len(chain)).values()), default=0))
         return Hit(
             tokens=tokens,
             blocks=tuple(blocks),
@@ -126,12 +130,14 @@ class PrefixCache:
             loads=tuple(loads),
         )
 
-    def _reached(self, chain: Sequence[BlockHash], limit: int) -> int:
-        """How many blocks the groups without a window have from the start."""
-        for pool, window in zip(self.pools, self.windows, strict=True):
+    def _runs(self, chain: Sequence[BlockHash], limit: int) -> dict[int, list[BlockId]]:
+        """By group without a window, the blocks that it has from the start; none is asked beyond one before it."""
+        runs: dict[int, list[BlockId]] = {}
+        for group, window in enumerate(self.windows):
             if window is None:
-                limit = len(pool.find_run(chain[:limit]))
-        return limit
+                runs[group] = self.pools[group].find_run(chain[:limit])
+                limit = len(runs[group])
+        return runs
 
     def _end_of_windows(self, chain: Sequence[BlockHash], limit: int) -> int:
         """Largest end, in blocks, for which each window group has the blocks just before it."""

@@ -77,24 +77,48 @@ def test_a_copy_far_from_its_turn_does_not_save_the_head(place: int, chosen: int
     assert policy.choose({place}.__contains__) == chosen
 
 
+class Asked:
+    """Knows who has a copy, and who was asked about."""
+
+    def __init__(self, *copied: int) -> None:
+        self.copied, self.blocks = set(copied), list[int]()
+
+    def __call__(self, block: BlockId) -> bool:
+        self.blocks.append(block)
+        return block in self.copied
+
+
 def test_no_more_is_asked_than_is_needed() -> None:
-    asked: list[int] = []
-
-    def is_copied(block: BlockId) -> bool:
-        asked.append(block)
-        return block == 2
-
-    policy = fill(CopiesFirst(), *range(3 * LOOK_AHEAD))
-    assert policy.choose(is_copied) == 2
-    assert asked == [0, 1, 2]
-    asked.clear()
-    policy.remove(BlockId(2))
-    assert policy.choose(is_copied) == 0
-    assert len(asked) == LOOK_AHEAD
+    asked = Asked(2)
+    assert fill(CopiesFirst(), *range(3 * LOOK_AHEAD)).choose(asked) == 2
+    assert asked.blocks == [0, 1, 2]
 
 
-def test_a_copy_is_asked_for_each_time() -> None:
-    policy, copied = fill(CopiesFirst(), 0, 1, 2), {1}
-    assert policy.choose(copied.__contains__) == 1
-    copied ^= {1, 2}
-    assert policy.choose(copied.__contains__) == 2
+def test_who_had_no_copy_is_asked_about_again_only_after_a_while() -> None:
+    policy, asked = fill(CopiesFirst(), *range(10 * LOOK_AHEAD)), Asked()
+    for turn in range(5 * CopiesFirst.ASKED_FOR):
+        policy.remove(policy.choose(asked))
+        assert LOOK_AHEAD + turn not in asked.blocks[:-1], "looked too far ahead"
+    assert len(asked.blocks) <= 6 * LOOK_AHEAD + 5 * CopiesFirst.ASKED_FOR
+    asked.copied.add(100)
+    chosen = []
+    for _ in range(CopiesFirst.ASKED_FOR + 1):
+        chosen.append(policy.choose(asked))
+        policy.remove(chosen[-1])
+    assert 100 in chosen
+
+
+def test_a_copy_that_is_lost_is_noticed_at_once() -> None:
+    policy, asked = fill(CopiesFirst(), 0, 1, 2), Asked(1)
+    assert policy.choose(asked) == 1
+    asked.copied.clear()
+    assert policy.choose(asked) == 0
+
+
+def test_a_block_that_comes_back_is_asked_about_anew() -> None:
+    policy, asked = fill(CopiesFirst(), 0, 1), Asked()
+    assert policy.choose(asked) == 0
+    policy.remove(BlockId(1))
+    policy.add(BlockId(1))
+    asked.copied.add(1)
+    assert policy.choose(asked) == 1
