@@ -2,6 +2,7 @@
 
 import atexit
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -76,6 +77,16 @@ class RedisProcess:
             self._process.kill()
             self._process.communicate()
             self._process = None
+
+    def pause(self) -> None:
+        """Lets it hang: connections stay, nothing is answered."""
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets it go on."""
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(signal.SIGCONT)
 
     def settings(self, **changes: object) -> RedisSettings:
         """To reach it over plain TCP."""

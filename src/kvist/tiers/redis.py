@@ -35,6 +35,7 @@ from kvist.tiers.redis_records import (
     LISTING_BYTES_MAX,
     STAMP_BYTES,
     command,
+    commands,
     entry_of,
     expires_ms,
     is_of_another_type,
@@ -43,7 +44,7 @@ from kvist.tiers.redis_records import (
     set_commands,
 )
 from kvist.tiers.redis_settings import RedisSettings
-from kvist.tiers.redis_wire import RedisWire, Reply
+from kvist.tiers.redis_wire import RedisWire
 
 _VALUE_BYTES_MAX = 512 * 2**20
 _COMMANDS_MAX = 8192  # of one round trip
@@ -79,7 +80,7 @@ class RedisTier:
 
     def find(self, addresses: Sequence[Address]) -> Sequence[bool]:
         """See `kvist.tiers.ports.Finder`; one round trip for each 8,192 records."""
-        return [answer == 1 for answer in self._ask([command(b"EXISTS", key) for key in self._keys.encode(addresses)])]
+        return self._ask(commands(b"EXISTS", self._keys.encode(addresses)))
 
     def read(self, reads: Sequence[Read]) -> Sequence[ReadOutcome]:
         """See `kvist.tiers.ports.Reader`; records land in their buffers without another copy."""
@@ -113,17 +114,17 @@ class RedisTier:
 
     def delete(self, addresses: Sequence[Address]) -> Sequence[bool]:
         """See `kvist.tiers.ports.Deleter`; the server frees the memory after it has answered."""
-        return [answer == 1 for answer in self._ask([command(b"UNLINK", key) for key in self._keys.encode(addresses)])]
+        return self._ask(commands(b"UNLINK", self._keys.encode(addresses)))
 
     def keep(self, addresses: Sequence[Address], *, pinned: bool, expires_unix_s: float | None) -> Sequence[bool]:
         """See `kvist.tiers.ports.Keeper`; a record that expires is not pinned, since the server cannot do both."""
         keys = self._keys.encode(addresses)
         if not pinned or expires_unix_s is not None:
             expires = b"%d" % expires_ms(expires_unix_s)
-            return [answer == 1 for answer in self._ask([command(b"PEXPIREAT", key, expires) for key in keys])]
+            return self._ask(commands(b"PEXPIREAT", keys, expires))
         # PERSIST answers 0 both for a record without an end and for none at all.
-        commands = [command(verb, key) for key in keys for verb in (b"PERSIST", b"EXISTS")]
-        return [answer == 1 for answer in self._ask(commands)[1::2]]
+        both = zip(commands(b"PERSIST", keys), commands(b"EXISTS", keys), strict=True)
+        return self._ask([each for pair in both for each in pair])[1::2]
 
     def entries(self, tenant: TenantTag | None = None) -> Iterator[Entry]:
         """See `kvist.tiers.ports.Lister`; in no order, since the server knows none, and a few hundred at a time.
@@ -141,28 +142,24 @@ class RedisTier:
         """Ends all use, also by those who wait for the server now; may be repeated."""
         self._connections.close()
 
-    def _replies(self, commands: Sequence[bytes]) -> list[Reply]:
-        """Short answers to commands, in order, errors among them; a batch to each round trip."""
-        self._connections.check_open()
-        replies: list[Reply] = []
-        for first in range(0, len(commands), _COMMANDS_MAX):
-            batch = commands[first : first + _COMMANDS_MAX]
-            packed = b"".join(batch)
-            with self._connections.borrow() as wire:
-                wire.begin(len(packed))
-                wire.send([packed])
-                replies += [wire.receive() for _ in batch]
-        return replies
-
-    def _ask(self, commands: Sequence[bytes]) -> Sequence[Reply]:
-        """Short answers to commands, in order.
+    def _ask(self, asked: Sequence[bytes]) -> list[bool]:
+        """Whether each command answers 1, in order; a batch to each round trip.
 
         Raises:
             TierError: as well when only one of the answers is an error; the other commands were carried out.
         """
-        replies = self._replies(commands)
-        self._check(replies)
-        return replies
+        self._connections.check_open()
+        answers: list[bool] = []
+        for first in range(0, len(asked), _COMMANDS_MAX):
+            batch = asked[first : first + _COMMANDS_MAX]
+            packed = b"".join(batch)
+            with self._connections.borrow() as wire:
+                wire.begin(len(packed))
+                wire.send([packed])
+                replies = wire.receive_integers(len(batch))
+            self._check(replies)
+            answers += [reply == 1 for reply in replies]
+        return answers
 
     def _check(self, answers: Sequence[object]) -> None:
         """Raises when one of the answers is an error."""
@@ -175,17 +172,17 @@ class RedisTier:
         keys = self._keys.encode([read.address for read in reads])
         asked = bytes_ahead = 0
         for index, read in enumerate(reads):
-            commands = []
+            sent = []
             while asked < len(reads):
                 size = reads[asked].into.nbytes
                 if asked > index and bytes_ahead + size > self._settings.bytes_in_flight:
                     break
                 # The last byte that is wanted, counted from 0, is that of a value too long.
-                commands.append(command(b"GETRANGE", keys[asked], b"0", b"%d" % (STAMP_BYTES + size)))
+                sent.append(command(b"GETRANGE", keys[asked], b"0", b"%d" % (STAMP_BYTES + size)))
                 bytes_ahead += size
                 asked += 1
-            if commands:
-                wire.send([b"".join(commands)])
+            if sent:
+                wire.send([b"".join(sent)])
             yield receive_record(wire, read.into)
             bytes_ahead -= read.into.nbytes
 
@@ -206,18 +203,16 @@ class RedisTier:
     def _entries(self, keys: Sequence[bytes]) -> Iterator[Entry]:
         """What is known of those keys that name records; some may have gone meanwhile."""
         known = [(key, address) for key, address in zip(keys, map(self._keys.decode, keys), strict=True) if address]
+        if not known:
+            return
         last = b"%d" % (STAMP_BYTES - 1)
-        replies = self._replies(
-            [
-                each
-                for key, _ in known
-                for each in (
-                    command(b"STRLEN", key),
-                    command(b"PEXPIRETIME", key),
-                    command(b"GETRANGE", key, b"0", last),
-                )
-            ]
-        )
+        names = [key for key, _ in known]
+        facts = (commands(b"STRLEN", names), commands(b"PEXPIRETIME", names), commands(b"GETRANGE", names, b"0", last))
+        packed = b"".join(each for of_one in zip(*facts, strict=True) for each in of_one)
+        with self._connections.borrow() as wire:
+            wire.begin(len(packed))
+            wire.send([packed])
+            replies = [wire.receive() for _ in range(3 * len(known))]
         self._check([reply for reply in replies if not is_of_another_type(reply)])
         for index, (_, address) in enumerate(known):
             entry = entry_of(address, *replies[3 * index : 3 * index + 3])

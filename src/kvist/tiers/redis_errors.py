@@ -3,12 +3,18 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from redis.exceptions import ChildDeadlockedError, OutOfMemoryError, RedisClusterException, RedisError
+from redis.exceptions import (
+    ChildDeadlockedError,
+    IncorrectPolicyType,
+    OutOfMemoryError,
+    RedisClusterException,
+    RedisError,
+)
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kvist.base.errors import TierError, TierFullError, TierTimeoutError, TierUnavailableError
 
-FOREIGN = (RedisError, RedisClusterException, ChildDeadlockedError, OSError)
+FOREIGN = (RedisError, RedisClusterException, ChildDeadlockedError, IncorrectPolicyType, OSError)
 """Everything that the client and the socket below it may raise; TLS errors and time-outs are kinds of `OSError`."""
 
 _MESSAGE_MAX = 300

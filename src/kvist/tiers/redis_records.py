@@ -31,6 +31,13 @@ def command(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
+def commands(verb: bytes, keys: Sequence[bytes], *more: bytes) -> list[bytes]:
+    """The same command for each of many keys."""
+    head = b"*%d\r\n$%d\r\n%b\r\n" % (2 + len(more), len(verb), verb)
+    tail = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in more])
+    return [b"%b$%d\r\n%b\r\n%b" % (head, len(key), key, tail) for key in keys]
+
+
 def set_commands(keys: Sequence[bytes], writes: Sequence[Write]) -> list[bytes | memoryview]:
     """What is sent to store records, with the records themselves where they are."""
     pieces: list[bytes | memoryview] = []

@@ -80,6 +80,11 @@ class RedisSettings:
             value = getattr(self, name)
             if not least <= value <= most:
                 raise ConfigError(f"{name} of a Redis tier is {value}; give a number from {least} to {most}")
+        try:
+            f"{self.server.username}{self.server.password}".encode()
+        except UnicodeEncodeError:
+            # `from None`: the cause shows the password.
+            raise ConfigError(f"the user name or password for {self.server} is no text") from None
         if not self.server.tls and (self.ca_file or self.certificate_file or self.key_file):
             raise ConfigError(f"certificates are given for {self.server}, which is asked without TLS; write rediss://")
         if self.server.tls:
@@ -93,12 +98,12 @@ class RedisSettings:
         if self.ca_file is not None:
             try:
                 context.load_verify_locations(cafile=self.ca_file)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise ConfigError(f"cannot read certificates from ca_file {str(self.ca_file)!r}: {error}") from error
         if self.certificate_file is not None and self.key_file is not None:
             try:
                 context.load_cert_chain(self.certificate_file, self.key_file, password="")  # no terminal is asked
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 shown = f"{str(self.certificate_file)!r} and {str(self.key_file)!r}"
                 raise ConfigError(f"cannot use {shown} as certificate and unencrypted key: {error}") from error
 

@@ -25,6 +25,7 @@ Reply = int | bytes | ResponseError | None
 """What a server says in one line, or a short string; None: there is nothing of that name."""
 
 _PARSER: Any = DefaultParser  # knows the names of errors; the package gives its methods no types
+_YES_OR_NO = {b":0": 0, b":1": 1}
 _BUFFER_BYTES = 16 * 1024
 _SLOWEST_BYTES_PER_S = 16 * 2**20
 _CLOSED = "the server closed the connection"
@@ -82,15 +83,28 @@ class RedisWire:
         """The next reply, which is a line or a string of at most 16 KiB."""
         line = self._line()
         match line[:1]:
-            case b":":
-                return _integer(line)
             case b"+":
                 return line[1:]
             case b"$":
                 length = _integer(line)
                 return None if length < 0 else self._short(length)
             case _:
-                return self._error(line)
+                return self._number(line)
+
+    def receive_integers(self, count: int) -> list[int | ResponseError]:
+        """The next replies, each of which is a number; thousands of them cost a fraction of `receive`."""
+        found: list[int | ResponseError] = []
+        while len(found) < count:
+            end = self._buffer.rfind(b"\r\n", self._start, self._end)
+            if end < 0:
+                self._fill()
+                continue
+            lines = bytes(self._view[self._start : end]).split(b"\r\n")
+            self._start = end + 2
+            found += [_YES_OR_NO[line] if line in _YES_OR_NO else self._number(line) for line in lines]
+        if len(found) > count:
+            raise InvalidResponse(f"more than {count} replies came to {count} commands")
+        return found
 
     def receive_length(self) -> int | ResponseError | None:
         """The length of the string that is the next reply; its bytes are then to be taken, and `end_string` called."""
@@ -203,6 +217,9 @@ class RedisWire:
         self.take_into(memoryview(taken))
         self._mark()
         return bytes(taken)
+
+    def _number(self, line: bytes) -> int | ResponseError:
+        return _integer(line) if line[:1] == b":" else self._error(line)
 
     def _error(self, line: bytes) -> ResponseError:
         """The error that a line is; raised at once when it concerns the connection, or is none at all."""
