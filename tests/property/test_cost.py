@@ -155,6 +155,25 @@ def test_exploring_costs_at_most_what_was_saved_up_whatever_comes(steps: list[tu
         now_s += passes_s
 
 
+@settings(max_examples=examples(20))
+@given(st.floats(0.001, 0.4), st.floats(0.01, 30.0), st.floats(0.0, 1000.0))
+def test_a_tier_that_stays_slow_is_tried_again_and_again_and_never_for_more_than_the_share(
+    hopeful_load_s: float, passes_s: float, idle_s: float
+) -> None:
+    slow = Prospect(tokens=1, load_s=50.0, prefill_s=0.0, hopeful_load_s=hopeful_load_s, unlearned_for_s=60.0)
+    exploration = Exploration(counted_at_s=-idle_s)
+    spent_s, tried = 0.0, 0
+    for step in range(1, 201):
+        choice = choose([Prospect(tokens=0, load_s=0.0, prefill_s=1.0), slow], exploration, now_s=step * passes_s)
+        exploration = choice.exploration
+        spent_s += choice.patience_s
+        tried += choice.explored
+    earned_s = min(exploration.saved_s_max, exploration.share * idle_s) + exploration.share * 200 * passes_s
+    assert spent_s <= earned_s + 1e-6
+    a_trial_s = FLOOR_S + 2 * hopeful_load_s
+    assert tried >= min(200, int((earned_s - exploration.saved_s_max) / a_trial_s) - 1)
+
+
 @settings(max_examples=examples(300))
 @given(st.integers(1, 64), st.integers(1, 512), st.floats(0.1, 4.0), st.floats(0.0, 1.0))
 def test_between_nothing_and_everything_nothing_is_better(
