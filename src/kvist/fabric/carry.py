@@ -12,7 +12,7 @@ from typing import assert_never
 
 from kvist.base.clock import Clock
 from kvist.base.errors import KvistError, TierError
-from kvist.blocks.form import FormError, check_record, stamp_record
+from kvist.blocks.form import stamp_record
 from kvist.blocks.keys import BlockKey
 from kvist.fabric.jobs import (
     Answered,
@@ -27,18 +27,17 @@ from kvist.fabric.jobs import (
     Loaded,
     LoadJob,
     LoadOrder,
-    LoadOutcome,
     Report,
     Skipped,
-    Sound,
     Stamped,
     StampJob,
     StoreJob,
     Written,
 )
 from kvist.fabric.messages import TierName
-from kvist.tiers.ports import Address, Damaged, Found, Lender, Read, Tier, Write
+from kvist.tiers.ports import Address, Found, Lender, Read, ReadOutcome, Tier, Write
 from kvist.tiers.regions import Regions
+from kvist.tiers.verified import examine, examine_lent
 
 _log = logging.getLogger(__name__)
 
@@ -49,13 +48,11 @@ class Reach:
 
     Attributes:
         tiers: by name.
-        lenders: those of them whose records can be looked at where they lie.
         regions: shared memory.
         clock: measures how long the tiers take.
     """
 
     tiers: Mapping[TierName, Tier]
-    lenders: Mapping[TierName, Lender]
     regions: Regions
     clock: Clock
 
@@ -125,32 +122,31 @@ def _load(job: LoadJob, reach: Reach) -> Report:
     begun = reach.clock.now_s()
     if begun >= job.deadline_s:
         return Skipped(ticket=job.ticket)
+    tier = reach.tiers[job.tier]
     if any(order.buffer is None for order in job.orders):
-        views = reach.lenders[job.tier].lend([order.address for order in job.orders])
-        outcomes = [_verified(view, order) for view, order in zip(views, job.orders, strict=True)]
+        outcomes = _look(job.orders, tier)
     else:
-        outcomes = _read(job.orders, reach.tiers[job.tier], reach.regions)
+        outcomes = _read(job.orders, tier, reach.regions)
     return Loaded(ticket=job.ticket, outcomes=tuple(outcomes), seconds=reach.clock.now_s() - begun)
 
 
-def _read(orders: Sequence[LoadOrder], tier: Tier, regions: Regions) -> list[LoadOutcome]:
+def _look(orders: Sequence[LoadOrder], tier: Tier) -> list[ReadOutcome]:
+    assert isinstance(tier, Lender), f"{tier.name} shows no records in place"
+    places = tier.lend([order.address for order in orders])
+    return [examine_lent(place, order.address, order.form) for place, order in zip(places, orders, strict=True)]
+
+
+def _read(orders: Sequence[LoadOrder], tier: Tier, regions: Regions) -> list[ReadOutcome]:
     views = [regions.view(order.buffer) for order in orders if order.buffer is not None]
-    reads = [Read(address=order.address, into=view) for order, view in zip(orders, views, strict=True)]
+    reads = [Read(address=order.address, into=view, form=order.form) for order, view in zip(orders, views, strict=True)]
     return [
-        _verified(view, order) if isinstance(outcome, Found) else outcome
-        for outcome, view, order in zip(tier.read(reads), views, orders, strict=True)
+        examine(read.into, read.address, read.form) if _is_unproven(outcome) else outcome
+        for read, outcome in zip(reads, tier.read(reads), strict=True)
     ]
 
 
-def _verified(record: memoryview, order: LoadOrder) -> LoadOutcome:
-    """What a record that should be the one asked for is."""
-    form = order.form
-    exact = record if form is None or record.nbytes < form.record_bytes else record[: form.record_bytes]
-    try:
-        header = check_record(exact, key=order.address.key, tenant=order.address.tenant, form=form)
-    except FormError as error:
-        return Damaged(reason=str(error))
-    return Sound(created_unix_s=header.created_unix_s, expires_unix_s=header.expires_unix_s)
+def _is_unproven(outcome: ReadOutcome) -> bool:
+    return isinstance(outcome, Found) and outcome.header is None
 
 
 def _store(job: StoreJob, reach: Reach) -> Report:

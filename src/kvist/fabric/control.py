@@ -1,15 +1,24 @@
 """The engine's face of everything below it: ask, plan, load, land; offer, store.
 
-One lock; no I/O, no copies, nothing that blocks but `wait`. Safe to call from any thread; movers report into it.
+One lock; no I/O, no copies, nothing that blocks but `wait` and `close`. Safe to call from any thread; movers report
+into it.
 
     begin ─▶ is_answered ─▶ plan ─▶ load ─▶ (landed ─▶ taken)* ─▶ drop        drop at any time, as often as you like
     offer ─▶ Room ─▶ store | withdraw
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from kvist.base.clock import Calendar, Clock
 from kvist.base.ids import BlockHash, GroupId
+from kvist.blocks.keys import BlockKey
+from kvist.fabric.asking import Asking, Inquiry
+from kvist.fabric.desk import Desk
+from kvist.fabric.dispatch import Dispatch
+from kvist.fabric.jobs import Report
+from kvist.fabric.loading import Loading
 from kvist.fabric.messages import (
     Declined,
     FabricStatistics,
@@ -21,8 +30,29 @@ from kvist.fabric.messages import (
     Room,
     Ticket,
 )
+from kvist.fabric.parcels import Parcels
+from kvist.fabric.planning import Moment, Planning
 from kvist.fabric.ports import Carrier
+from kvist.fabric.reading import Reading
 from kvist.fabric.settings import FabricSettings
+from kvist.fabric.staging import Staging
+from kvist.fabric.storing import Storing
+from kvist.fabric.tier_state import TierState
+from kvist.fabric.writing import Writing
+
+_EXPIRY_S = 1.0
+"""How often the books are looked through for what has expired."""
+
+
+class _Asked:
+    """What control remembers of a ticket until it is dropped."""
+
+    __slots__ = ("inquiry", "is_counted", "query")
+
+    def __init__(self, query: Query, inquiry: Inquiry) -> None:
+        self.query = query
+        self.inquiry = inquiry
+        self.is_counted = False
 
 
 class Fabric:
@@ -36,18 +66,41 @@ class Fabric:
     def __init__(self, settings: FabricSettings, movers: Carrier, clock: Clock, calendar: Calendar) -> None:
         """Binds control to its movers and starts them."""
         self.on_change: Callable[[], None] | None = None
-        raise NotImplementedError
+        self._settings = settings
+        self._movers = movers
+        self._lock = threading.Condition(threading.Lock())
+        self._changes = self._changes_seen = 0
+        self._expiry_s = float("-inf")
+        self._asked: dict[Ticket, _Asked] = {}
+        self._desk = _desk(settings, movers, clock, calendar)
+        self._writing = Writing(self._desk)
+        self._storing = Storing(self._desk, self._writing)
+        self._loading = Loading(self._desk, Reading(self._desk, self._writing))
+        self._asking = Asking(settings, self._desk.tiers, self._desk.dispatch)
+        self._planning = Planning(settings, self._desk.tiers)
+        movers.start(self._report)
+
+    # ---- from tiers to the engine
 
     def begin(self, query: Query) -> Ticket:
         """Asks the keyed tiers about a sequence, in one batched question each; cheap where there are none.
 
         The ticket must be given to `drop` in the end, whatever became of it.
         """
-        raise NotImplementedError
+        limit = max(0, query.tokens - 1) // self._settings.block_tokens
+        chain = tuple(query.chain[:limit])  # a copy: the caller's grows
+        kept = Query(tenant=query.tenant, chain=chain, tokens=query.tokens)
+        with self._turn():
+            ticket = self._desk.dispatch.new_ticket()
+            at = self._moment()
+            inquiry = self._asking.ask(query.tenant, chain, at.now_s, at.now_unix_s)
+            self._asked[ticket] = _Asked(kept, inquiry)
+            return ticket
 
     def is_answered(self, ticket: Ticket) -> bool:
         """Whether `plan` has nothing more to wait for: no question is open, or its deadline has passed."""
-        raise NotImplementedError
+        with self._turn():
+            return self._asking.is_answered(self._asked[ticket].inquiry, self._desk.clock.now_s())
 
     def plan(self, ticket: Ticket, resident: Sequence[Sequence[bool]]) -> Plan:
         """Says how the sequence should begin; may be repeated, and is counted once. Holds nothing.
@@ -56,19 +109,26 @@ class Fabric:
             ticket: from `begin`.
             resident: `[group][index]`: which blocks of the chain G1 has; shorter lists end with False.
         """
-        raise NotImplementedError
+        with self._turn():
+            asked = self._asked[ticket]
+            is_first, asked.is_counted = not asked.is_counted, True
+            return self._planning.plan(asked.query, asked.inquiry, resident, self._moment(), is_first=is_first)
 
     def load(self, ticket: Ticket, plan: Plan) -> None:
-        """Begins to load what the plan wants, which must be something; at most once per ticket."""
-        raise NotImplementedError
+        """Begins to load what the plan wants; at most once per ticket."""
+        with self._turn():
+            query = self._asked[ticket].query
+            self._loading.begin(ticket, query.tenant, query.chain, plan)
 
     def landed(self, ticket: Ticket) -> Sequence[Landed]:
         """Pieces that have landed since the last call, in no particular order; each is told once."""
-        raise NotImplementedError
+        with self._turn():
+            return self._loading.landed(ticket)
 
     def taken(self, ticket: Ticket, pieces: Sequence[Landed]) -> None:
         """The engine has copied these pieces and looks at their buffers no more."""
-        raise NotImplementedError
+        with self._turn():
+            self._loading.taken(ticket, pieces)
 
     def state(self, ticket: Ticket) -> LoadState:
         """How a load is doing.
@@ -76,43 +136,89 @@ class Fabric:
         "complete": everything landed and was taken. "failed": more will not come, or not in time, and what came was
         taken. Until then "loading". A ticket that loads nothing is complete.
         """
-        raise NotImplementedError
+        with self._turn():
+            return self._loading.state(ticket)
 
     def drop(self, ticket: Ticket) -> None:
         """Forgets a ticket in whatever state; unknown ones are ignored. Staging under I/O stays until that returns."""
-        raise NotImplementedError
+        with self._turn():
+            asked = self._asked.pop(ticket, None)
+            if asked is not None:
+                self._asking.forget(asked.inquiry, self._desk.clock.now_s())
+            self._loading.drop(ticket)
+
+    # ---- from the engine to tiers
 
     def offer(self, offer: Offer) -> Room | Declined:
         """Asks for room to copy a block to, which is then to be stored in every tier that should have it."""
-        raise NotImplementedError
+        with self._turn():
+            return self._storing.offer(offer)
 
     def store(self, rooms: Sequence[Room]) -> None:
         """The payloads lie in their rooms: begin to write them. The rooms are no longer the caller's."""
-        raise NotImplementedError
+        with self._turn():
+            self._storing.store(rooms)
 
     def withdraw(self, room: Room) -> None:
         """Gives back a room that was not stored."""
-        raise NotImplementedError
+        with self._turn():
+            self._storing.withdraw(room)
 
     def has_copy(self, group: GroupId, block_hash: BlockHash) -> bool:
         """Whether some tier has the block, as far as control knows; about a microsecond."""
-        raise NotImplementedError
+        key = BlockKey(self._settings.namespace, group, "prefix", block_hash)
+        now_unix_s = self._desk.calendar.now_unix_s()
+        with self._lock:
+            return any(tier.has(key, now_unix_s) for tier in self._desk.tiers)
 
     def learn_prefill(self, start: int, end: int, seconds: float) -> None:
         """A step that did nothing but compute tokens [start, end) of one sequence took so long."""
-        raise NotImplementedError
+        with self._lock:
+            self._planning.learn_prefill(start, end, seconds)
+
+    # ---- waiting
 
     def next_deadline_s(self) -> float | None:
         """When, by the monotonic clock, the next open question or running load is late; None: nothing waits."""
-        raise NotImplementedError
+        with self._lock:
+            questions = (
+                question.deadline_s
+                for asked in self._asked.values()
+                for question in asked.inquiry.questions.values()
+                if question.open
+            )
+            times = [*questions, self._loading.next_deadline_s()]
+            return min((time for time in times if time is not None), default=None)
 
     def wait(self, timeout_s: float) -> bool:
         """Sleeps until something has changed since the last `wait`, or so long; whether something has."""
-        raise NotImplementedError
+        with self._lock:
+            self._lock.wait_for(lambda: self._changes > self._changes_seen, timeout_s)
+            changed, self._changes_seen = self._changes > self._changes_seen, self._changes
+            return changed
+
+    def close(self, timeout_s: float) -> bool:
+        """Lets running stores end, at most so long, then ends the movers; whether all of it ended in time."""
+        until_s = self._desk.clock.now_s() + timeout_s
+        with self._lock:
+            self._storing.is_closing = True
+            stored = self._lock.wait_for(lambda: not (self._storing.running or self._writing.running), timeout_s)
+        return self._movers.close(max(0.0, until_s - self._desk.clock.now_s())) and stored
+
+    # ---- looking
 
     def statistics(self) -> FabricStatistics:
         """A frozen snapshot."""
-        raise NotImplementedError
+        with self._lock:
+            now_s = self._desk.clock.now_s()
+            return FabricStatistics(
+                tiers=tuple(tier.books(now_s) for tier in self._desk.tiers),
+                loads_running=self._loading.running,
+                stores_running=self._storing.running + self._writing.running,
+                stores_dropped=self._storing.dropped,
+                staging_bytes_used=self._desk.parcels.bytes_used,
+                staging_bytes=self._desk.parcels.bytes_max,
+            )
 
     def audit(self) -> None:
         """Proves that holders, staging, books and jobs agree with the live tickets.
@@ -120,8 +226,65 @@ class Fabric:
         Raises:
             AssertionError: naming what does not add up.
         """
-        raise NotImplementedError
+        with self._lock:
+            jobs, loads = self._desk.dispatch.live(), self._loading.live()
+            self._loading.audit(self._asked.keys(), jobs)
+            self._desk.parcels.audit(jobs | loads | self._storing.live())
+            for tier in self._desk.tiers:
+                self._writing.audit(tier, jobs)
+                if tier.book is not None:
+                    tier.book.audit(jobs | loads)
+                books = tier.books(self._desk.clock.now_s())
+                assert books.queried == books.hit + books.miss, f"{tier.name}: {books}"
+                assert 0 <= books.hit <= books.queried, f"{tier.name}: {books}"
 
-    def close(self, timeout_s: float) -> bool:
-        """Lets running stores end, at most so long, then ends the movers; whether all of it ended in time."""
-        raise NotImplementedError
+    # ---- turns
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The lock, and what time alone may have changed before whoever holds it looks."""
+        with self._lock:
+            now_s = self._desk.clock.now_s()
+            self._desk.dispatch.watch(now_s)
+            self._loading.check()
+            if now_s >= self._expiry_s:
+                self._expiry_s = now_s + _EXPIRY_S
+                self._expire()
+            yield
+
+    def _report(self, report: Report) -> None:
+        """A mover has done a job."""
+        with self._turn():
+            self._desk.dispatch.report(report, self._desk.clock.now_s())
+            self._loading.pump()
+            for tier in self._desk.tiers:
+                self._writing.flush(tier)
+            self._changes += 1
+            self._lock.notify_all()
+        if self.on_change is not None:
+            self.on_change()
+
+    def _expire(self) -> None:
+        now_unix_s = self._desk.calendar.now_unix_s()
+        for tier in self._desk.tiers:
+            if tier.book is not None:
+                self._writing.owe(tier, tier.book.expire(now_unix_s))
+            self._writing.flush(tier)
+
+    def _moment(self) -> Moment:
+        return Moment(now_s=self._desk.clock.now_s(), now_unix_s=self._desk.calendar.now_unix_s())
+
+
+def _desk(settings: FabricSettings, movers: Carrier, clock: Clock, calendar: Calendar) -> Desk:
+    dispatch = Dispatch(movers, stall_s=settings.stall_s)
+    staging = Staging(settings.staging, settings.staging_bytes, extent_bytes=settings.staging_extent_bytes)
+    tiers = [TierState(each, known_max=settings.known_max) for each in settings.tiers]
+    return Desk(
+        settings=settings,
+        tiers=tiers,
+        by_name={tier.name: tier for tier in tiers},
+        dispatch=dispatch,
+        parcels=Parcels(staging, dispatch.new_ticket),
+        clock=clock,
+        calendar=calendar,
+    )

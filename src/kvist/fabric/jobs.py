@@ -15,7 +15,7 @@ from kvist.base.ids import BlockHash, GroupId
 from kvist.blocks.form import Form, Header
 from kvist.blocks.keys import Namespace, TenantTag
 from kvist.fabric.messages import Ticket, TierName
-from kvist.tiers.ports import Absent, Address, Damaged, Entry, WriteOutcome
+from kvist.tiers.ports import Address, Entry, ReadOutcome, WriteOutcome
 from kvist.tiers.regions import Buffer
 
 Lane = Literal["ask", "read", "change"]
@@ -114,17 +114,6 @@ Job = FindJob | LoadJob | StampJob | StoreJob | DeleteJob | KeepJob | ListJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sound:
-    """The record is there, verified."""
-
-    created_unix_s: float
-    expires_unix_s: float | None
-
-
-LoadOutcome = Sound | Absent | Damaged
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
     """Of a `FindJob`: presence by group, in its order."""
 
@@ -135,10 +124,10 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Of a `LoadJob`: one outcome per order; seconds of the tier's work, without the time in the queue."""
+    """Of a `LoadJob`: one outcome per order, `Found` ones with their headers; seconds of work, without the queue."""
 
     ticket: Ticket
-    outcomes: tuple[LoadOutcome, ...]
+    outcomes: tuple[ReadOutcome, ...]
     seconds: float
 
 

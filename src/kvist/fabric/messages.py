@@ -7,7 +7,7 @@ blocks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NewType
+from typing import Literal, NamedTuple, NewType
 
 from kvist.base.ids import BlockHash, GroupId
 from kvist.base.units import Bytes, Tokens
@@ -81,12 +81,14 @@ class Decision:
     explored: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
-    """One block to load: block `index` of the sequence in one group, from a tier."""
+class Want(NamedTuple):
+    """One block to load: block `index` of the sequence in one group, from a tier.
+
+    A tuple, because plans of long sequences have thousands and are made while others wait.
+    """
 
     group: GroupId
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs of a Want
     tier: TierName
 
 

@@ -1,0 +1,128 @@
+"""Questions to keyed tiers: which blocks of a sequence they have. One batched question each, with a deadline.
+
+Blocks that a placed tier has are not asked for. What has not been answered in time is not there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kvist.base.ids import BlockHash, GroupId
+from kvist.blocks.keys import BlockKey, TenantTag
+from kvist.fabric.dispatch import Dispatch
+from kvist.fabric.jobs import Answered, FindJob, Report
+from kvist.fabric.messages import Ticket
+from kvist.fabric.settings import FabricSettings
+from kvist.fabric.tier_state import TierState
+
+_PATIENCE = 4.0
+"""How many times longer than usual a question may take."""
+
+_FADE = 0.2
+"""Weight of the newest answer in what is usual."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Question:
+    """What one keyed tier was asked about one sequence.
+
+    Attributes:
+        asked: by group: indices of the blocks.
+        found: by group: whether it has each of them; None while it has not answered.
+        open: whether an answer may still come.
+    """
+
+    job: Ticket
+    asked: tuple[Sequence[int], ...]
+    deadline_s: float
+    found: tuple[Sequence[bool], ...] | None = None
+    open: bool = True
+
+    def presence(self, group: int, blocks: int) -> list[bool]:
+        """Of each block of the chain, whether the tier has it, as far as it was asked and answered."""
+        present = [False] * blocks
+        if self.found is not None:
+            for index, found in zip(self.asked[group], self.found[group], strict=True):
+                present[index] = found
+        return present
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Inquiry:
+    """All questions about one sequence."""
+
+    tenant: TenantTag
+    chain: Sequence[BlockHash]
+    questions: dict[str, Question] = field(default_factory=dict)
+
+
+class Asking:
+    """Asks, and takes the answers. Called under control's lock."""
+
+    def __init__(self, settings: FabricSettings, tiers: Sequence[TierState], dispatch: Dispatch) -> None:
+        self._settings = settings
+        self._placed = [tier for tier in tiers if tier.book is not None]
+        self._keyed = [tier for tier in tiers if tier.book is None]
+        self._dispatch = dispatch
+
+    def ask(self, tenant: TenantTag, chain: Sequence[BlockHash], now_s: float, now_unix_s: float) -> Inquiry:
+        """Sends one question to each keyed tier in use."""
+        inquiry = Inquiry(tenant=tenant, chain=chain)
+        tiers = [tier for tier in self._keyed if chain and tier.readable(now_s)]
+        if tiers:
+            asked = [self._unplaced(inquiry, GroupId(group), now_unix_s) for group in range(len(self._settings.forms))]
+            for tier in tiers if any(asked) else ():
+                self._send(inquiry, tier, tuple(asked), now_s)
+        return inquiry
+
+    def is_answered(self, inquiry: Inquiry, now_s: float) -> bool:
+        """Whether nothing more will come, or not in time."""
+        for question in inquiry.questions.values():
+            if question.open and now_s >= question.deadline_s:
+                question.open = False
+                self._dispatch.blame(question.job, now_s)
+        return not any(question.open for question in inquiry.questions.values())
+
+    def forget(self, inquiry: Inquiry, now_s: float) -> None:
+        """Nobody wants the answers any more; questions that wait in a queue are taken back."""
+        for question in inquiry.questions.values():
+            if question.found is None:
+                question.open = False
+                self._dispatch.withdraw(question.job, now_s)
+
+    def _unplaced(self, inquiry: Inquiry, group: GroupId, now_unix_s: float) -> Sequence[int]:
+        """Indices of the blocks that no placed tier has."""
+        blocks: Sequence[int] = range(len(inquiry.chain))
+        for tier in self._placed:
+            have = tier.have(self._settings.namespace, group, inquiry.chain, inquiry.tenant, now_unix_s)
+            blocks = [index for index in blocks if not have[index]]
+        return blocks
+
+    def _send(self, inquiry: Inquiry, tier: TierState, asked: tuple[Sequence[int], ...], now_s: float) -> None:
+        usual_s = _PATIENCE * tier.question_s
+        limit_s = min(self._settings.question_s_max, max(self._settings.question_s_min, usual_s))
+        job = FindJob(
+            ticket=self._dispatch.new_ticket(),
+            tier=tier.name,
+            tenant=inquiry.tenant,
+            namespace=self._settings.namespace,
+            groups=tuple(
+                (GroupId(group), [inquiry.chain[index] for index in blocks]) for group, blocks in enumerate(asked)
+            ),
+        )
+        question = Question(job=job.ticket, asked=asked, deadline_s=now_s + limit_s)
+
+        def answered(report: Report) -> None:
+            question.open = False
+            if isinstance(report, Answered):
+                question.found = report.found
+                tier.question_s += _FADE * (report.seconds - tier.question_s)
+                self._remember(job, report, tier)
+
+        if self._dispatch.send(job, tier, answered, now_s=now_s):
+            inquiry.questions[tier.name] = question
+
+    def _remember(self, job: FindJob, report: Answered, tier: TierState) -> None:
+        for (group, hashes), found in zip(job.groups, report.found, strict=True):
+            for block_hash, present in zip(hashes, found, strict=True):
+                if present:
+                    tier.known.add(BlockKey(job.namespace, group, "prefix", block_hash))

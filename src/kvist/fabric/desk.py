@@ -1,0 +1,34 @@
+"""What the parts of control share: settings, the tiers' states, jobs, staging and the time. No behaviour of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvist.base.clock import Calendar, Clock
+from kvist.fabric.dispatch import Dispatch
+from kvist.fabric.messages import TierName
+from kvist.fabric.parcels import Parcels
+from kvist.fabric.settings import FabricSettings
+from kvist.fabric.tier_state import TierState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """Shared by the parts of one control, all of which are called under its lock.
+
+    Attributes:
+        tiers: fastest first.
+        by_name: the same.
+    """
+
+    settings: FabricSettings
+    tiers: Sequence[TierState]
+    by_name: dict[TierName, TierState]
+    dispatch: Dispatch
+    parcels: Parcels
+    clock: Clock
+    calendar: Calendar
+
+    @property
+    def tier_bytes_max(self) -> int:
+        """Most of staging that the jobs of one tier may keep busy."""
+        return int(self.settings.staging_bytes * self.settings.tier_share)

@@ -1,0 +1,219 @@
+"""How the items of loads are read: held, sent in pieces, and what is done with what comes, or does not.
+
+    wanted ── staging, a free lane ──▶ reading ── verified ──▶ arrived
+                                          └── absent, damaged, tier broken ──▶ wanted from another tier, or failed
+
+Pieces are small, so that the engine copies the first ones while the others are still read.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from kvist.base.ids import BlockHash
+from kvist.blocks.keys import BlockKey
+from kvist.fabric.desk import Desk
+from kvist.fabric.jobs import Loaded, LoadJob, LoadOrder, Report
+from kvist.fabric.loads import Item, Load
+from kvist.fabric.messages import Want
+from kvist.fabric.parcels import Subject
+from kvist.fabric.tier_state import TierState
+from kvist.fabric.writing import Copy, Writing
+from kvist.tiers.ports import Absent, Address, Damaged, Found, ReadOutcome
+
+
+class Reading:
+    """Reads for loads. Called under control's lock."""
+
+    def __init__(self, desk: Desk, writing: Writing) -> None:
+        """Shares the desk; what was read from below is written to tiers above through `writing`."""
+        self._desk = desk
+        self._writing = writing
+
+    def want(self, load: Load, wants: Sequence[Want], chain: Sequence[BlockHash]) -> None:
+        """Holds and queues what a load wants; what is no longer where it was planned from is looked for elsewhere."""
+        now_unix_s = self._desk.calendar.now_unix_s()
+        namespace, forms = self._desk.settings.namespace, self._desk.settings.forms
+        for want in wants:
+            tier = self._desk.by_name[want.tier]
+            key = BlockKey(namespace, want.group, "prefix", chain[want.index])
+            address = Address(key=key, tenant=load.tenant)
+            item = Item(want, forms[want.group], tier, address)
+            if not self._queue(load, item, tier, now_unix_s):
+                self._look_elsewhere(load, item)
+
+    def send_piece(self, load: Load, tier: TierState, now_s: float) -> bool:
+        """Sends the next piece that a load wants from a tier; whether there was room for one."""
+        queue = load.wanted.get(tier)
+        if queue is None:
+            return False
+        if not tier.readable(now_s):
+            del load.wanted[tier]
+            for item in queue:
+                self._miss(load, item)
+            return False
+        piece = self._cut(load, tier, queue)
+        if not piece or not self._send(load, tier, piece, now_s):
+            queue.extendleft(reversed(piece))
+            for item in piece:
+                self._unstage(load, item)
+            return False
+        if not queue:
+            load.wanted.pop(tier, None)
+        return True
+
+    def give_back(self, load: Load, item: Item) -> None:
+        """Ends whatever a load holds for an item: staging, and its hold in the books."""
+        self._unstage(load, item)
+        if item.is_held:
+            item.is_held = False
+            assert item.tier.book is not None, f"{item.tier.name} has no books to hold anything"
+            removed = item.tier.book.release(item.key, load.ticket)
+            if removed is not None:
+                self._writing.owe(item.tier, (removed,))
+
+    # ---- asking
+
+    def _queue(self, load: Load, item: Item, tier: TierState, now_unix_s: float) -> bool:
+        """Holds the record in a tier and queues it; False: the tier does not have it."""
+        item.tier = tier
+        if tier.book is not None:
+            entry = tier.book.find(item.key, now_unix_s)
+            if entry is None or entry.address.tenant != load.tenant:
+                return False
+            tier.book.hold(item.key, load.ticket)
+            item.address, item.is_held = entry.address, True
+        elif item.address.place is not None:
+            item.address = Address(key=item.key, tenant=load.tenant)
+        load.want(item)
+        return True
+
+    def _cut(self, load: Load, tier: TierState, queue: deque[Item]) -> list[Item]:
+        """Takes the next items out of a queue, as many as there is staging for."""
+        piece: list[Item] = []
+        nbytes = 0
+        while queue and len(piece) < self._desk.settings.piece_records:
+            item = queue[0]
+            if not tier.lends:
+                nbytes += item.form.record_bytes
+                if (piece or tier.bytes_held) and tier.bytes_held + nbytes > self._desk.tier_bytes_max:
+                    break
+                subject = Subject(key=item.key, tenant=load.tenant, index=item.want.index, form=item.form)
+                item.parcel = self._desk.parcels.to_load(subject, load.ticket)
+                if item.parcel is None:
+                    self._desk.dispatch.starved()
+                    break
+            piece.append(queue.popleft())
+        return piece
+
+    def _send(self, load: Load, tier: TierState, piece: Sequence[Item], now_s: float) -> bool:
+        orders = tuple(
+            LoadOrder(address=item.address, form=item.form, buffer=None if item.parcel is None else item.parcel.buffer)
+            for item in piece
+        )
+        nbytes = sum(item.form.record_bytes for item in piece)
+        ticket = self._desk.dispatch.new_ticket()
+        job = LoadJob(ticket=ticket, tier=tier.name, orders=orders, deadline_s=load.deadline_s)
+
+        def read(report: Report) -> None:
+            tier.bytes_loading -= nbytes
+            self._read(load, tier, report, load.reading.pop(ticket))
+
+        staged = 0 if tier.lends else nbytes
+        if not self._desk.dispatch.send(job, tier, read, now_s=now_s, nbytes=staged):
+            return False
+        tier.bytes_loading += nbytes
+        load.reading[ticket] = tuple(piece)
+        return True
+
+    # ---- what came
+
+    def _read(self, load: Load, tier: TierState, report: Report, items: Sequence[Item]) -> None:
+        if not isinstance(report, Loaded):
+            for item in items:
+                self._miss(load, item)
+            return
+        if all(isinstance(outcome, Found) for outcome in report.outcomes):
+            nbytes = sum(item.form.record_bytes for item in items)
+            tier.speed = tier.speed.learned(nbytes, report.seconds, now_s=self._desk.clock.now_s())
+        copies: list[Copy] = []
+        for item, outcome in zip(items, report.outcomes, strict=True):
+            if isinstance(outcome, Found):
+                self._arrive(load, item, outcome, copies)
+            else:
+                self._judge(item, outcome)
+                self._miss(load, item)
+        self._promote(tier, copies)
+        if load.is_given_up:
+            for item in items:
+                self.give_back(load, item)
+
+    def _arrive(self, load: Load, item: Item, found: Found, copies: list[Copy]) -> None:
+        assert found.header is not None, "a record was handed on unproven"
+        if item.parcel is not None:
+            copy = Copy(
+                parcel=item.parcel,
+                created_unix_s=found.header.created_unix_s,
+                expires_unix_s=found.header.expires_unix_s,
+            )
+            copies.append(copy)
+        if not load.is_given_up:
+            item.tier.tally.loaded += 1
+            load.arrived.append(item)
+            if item.parcel is not None and item.is_held:  # its bytes are in staging: the place may go
+                parcel, item.parcel = item.parcel, None
+                self.give_back(load, item)
+                item.parcel = parcel
+
+    def _judge(self, item: Item, outcome: ReadOutcome) -> None:
+        """Takes what is not there, or not right, out of a tier."""
+        tier, key = item.tier, item.key
+        match outcome:
+            case Damaged() if tier.book is not None:
+                self._writing.owe(tier, tier.book.quarantine(key))
+            case Damaged():
+                tier.tally.quarantined += 1
+                tier.known.discard(key)
+                self._writing.owe(tier, (item.address,))
+            case Absent() if tier.book is not None:
+                self._writing.owe(tier, tier.book.lose(key))
+            case Absent():
+                tier.known.discard(key)
+
+    def _promote(self, tier: TierState, copies: Sequence[Copy]) -> None:
+        """Writes what came from below to the placed tiers above, from the staging that it is in."""
+        if not copies:
+            return
+        now_s = self._desk.clock.now_s()
+        in_use = [each.name for each in self._desk.tiers if each is tier or each.writable(now_s)]
+        nbytes = sum(copy.parcel.buffer.length for copy in copies)
+        for name in self._desk.settings.policies.placement.promotes(tier.name, in_use):
+            target = self._desk.by_name[name]
+            if target.book is not None and not self._writing.is_full(target, nbytes):
+                self._writing.write(target, copies)
+
+    # ---- what did not come
+
+    def _miss(self, load: Load, item: Item) -> None:
+        """An item did not come from its tier: it is wanted from another one, unless nobody waits any more."""
+        self.give_back(load, item)
+        if not load.is_given_up:
+            item.tier.tally.load_failures += 1
+            self._look_elsewhere(load, item)
+
+    def _look_elsewhere(self, load: Load, item: Item) -> None:
+        item.tried = (*item.tried, item.tier)
+        if load.failed_index is not None and item.want.index >= load.failed_index:
+            return
+        now_s, now_unix_s = self._desk.clock.now_s(), self._desk.calendar.now_unix_s()
+        for tier in self._desk.tiers:
+            usable = tier not in item.tried and tier.readable(now_s) and tier.has(item.key, now_unix_s)
+            if usable and self._queue(load, item, tier, now_unix_s):
+                return
+        load.failed_index = item.want.index
+        for behind in load.unwanted(item.want.index):  # no longer prefix can come of these
+            self.give_back(load, behind)
+
+    def _unstage(self, load: Load, item: Item) -> None:
+        if item.parcel is not None:
+            self._desk.parcels.leave(item.parcel, load.ticket)
+            item.parcel = None

@@ -1,0 +1,150 @@
+"""What control knows of one tier: its books or what it was seen to have, its speed, its health, its counts.
+
+Knows nothing of jobs. A placed tier has books; of a keyed one a bounded memory remains of what was stored or found
+there a moment ago, so that it need not be stored again: an error in it costs a store too few or too many, no more.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvist.base.ids import BlockHash, GroupId
+from kvist.blocks.keys import BlockKey, Namespace, TenantTag
+from kvist.cost.load import load_model
+from kvist.fabric.book import Book
+from kvist.fabric.breaker import Breaker, BreakerState
+from kvist.fabric.messages import TierBooks, TierName
+from kvist.fabric.settings import TierSettings
+from kvist.tiers.ports import Address
+
+
+class Known:
+    """Which records a keyed tier has, as far as was seen; the ones seen last, up to a bound."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._seen: OrderedDict[BlockKey, None] = OrderedDict()
+
+    def __contains__(self, key: BlockKey) -> bool:
+        return key in self._seen
+
+    def add(self, key: BlockKey) -> None:
+        """It was stored or found."""
+        self._seen[key] = None
+        self._seen.move_to_end(key)
+        if len(self._seen) > self._most:
+            self._seen.popitem(last=False)
+
+    def discard(self, key: BlockKey) -> None:
+        """It was not found, or was removed."""
+        self._seen.pop(key, None)
+
+    def clear(self) -> None:
+        """Something was removed, and nobody knows what."""
+        self._seen.clear()
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """Counts of one tier, in records; those of the ledger are the keyed tier's own, placed ones have books."""
+
+    queried: int = 0
+    hit: int = 0
+    loaded: int = 0
+    load_failures: int = 0
+    late: int = 0
+    declined: int = 0
+    stored: int = 0
+    purged: int = 0
+    quarantined: int = 0
+    lost: int = 0
+
+
+class TierState:
+    """One tier, as control sees it. Called under control's lock."""
+
+    def __init__(self, settings: TierSettings, *, known_max: int) -> None:
+        self.settings = settings
+        self.name: TierName = settings.name
+        self.book = None if settings.limits is None else Book(settings.limits)
+        self.known = Known(known_max)
+        self.reads = Breaker()
+        self.writes = Breaker()
+        self.speed = load_model(settings.kind, lanes=settings.lanes)
+        self.question_s = 0.0
+        self.tally = Tally()
+        self.bytes_held = 0
+        self.bytes_loading = 0
+        self.undeleted: dict[Address, None] = {}
+
+    @property
+    def lends(self) -> bool:
+        """Whether its records are looked at where they lie."""
+        return self.settings.region is not None
+
+    def readable(self, now_s: float) -> bool:
+        """Whether a plan may count on it."""
+        return self.reads.state(now_s) != "open"
+
+    def writable(self, now_s: float) -> bool:
+        """Whether to store in it."""
+        return self.writes.state(now_s) != "open"
+
+    def has(self, key: BlockKey, now_unix_s: float) -> bool:
+        """Whether it has a record, as far as control knows."""
+        return key in self.known if self.book is None else self.book.find(key, now_unix_s) is not None
+
+    def have(
+        self, namespace: Namespace, group: GroupId, hashes: Sequence[BlockHash], tenant: TenantTag, now_unix_s: float
+    ) -> list[bool]:
+        """The same of many blocks of a placed tier."""
+        assert self.book is not None, f"{self.name} keeps no books here"
+        return self.book.have(namespace, group, hashes, tenant, now_unix_s)
+
+    def books(self, now_s: float) -> TierBooks:
+        """A frozen snapshot."""
+        tally = self.tally
+        counts = {
+            "queried": tally.queried,
+            "hit": tally.hit,
+            "miss": tally.queried - tally.hit,
+            "loaded": tally.loaded,
+            "load_failures": tally.load_failures,
+            "late": tally.late,
+            "declined": tally.declined,
+        }
+        breaker = _worse(self.reads.state(now_s), self.writes.state(now_s))
+        if self.book is None:
+            gone = tally.purged + tally.quarantined + tally.lost
+            # What others stored and we saw the end of was not counted at its beginning.
+            stored = max(tally.stored, gone)
+            return TierBooks(
+                name=self.name,
+                stored=stored,
+                resident=stored - gone,
+                purged=tally.purged,
+                quarantined=tally.quarantined,
+                lost=tally.lost,
+                breaker=breaker,
+                **counts,
+            )
+        of = self.book.statistics()
+        return TierBooks(
+            name=self.name,
+            stored=of.stored,
+            resident=of.resident,
+            evicted=of.evicted,
+            expired=of.expired,
+            purged=of.purged,
+            quarantined=of.quarantined,
+            lost=of.lost,
+            bytes_used=of.bytes_used,
+            bytes_max=of.bytes_max,
+            breaker=breaker,
+            **counts,
+        )
+
+
+def _worse(one: BreakerState, other: BreakerState) -> BreakerState:
+    order: tuple[BreakerState, ...] = ("closed", "half-open", "open")
+    return max(one, other, key=order.index)
