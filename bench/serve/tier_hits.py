@@ -184,7 +184,7 @@ async def ask(completions: Completions, prompt: tuple[int, ...]) -> tuple[float,
 
 def check_came_from_tier(server: OwnServer, tier: str, tokens: int) -> None:
     """Refuses figures of a run in which the tier was not what answered."""
-    found = server.metrics().get(f'kvist_tokens_total{{source="{tier}"}}', 0.0)
+    found = server.metrics().get(f'kvist_tokens_cached_total{{tier="{tier}"}}', 0.0)
     if found < 0.99 * tokens:
         raise ConfigError(f"{found:,.0f} tokens came from {tier}, not about {tokens:,}: the figures would mean nothing")
 

@@ -9,8 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from fakes.engine import ScriptedEngine
 from fakes.serving import app_of, ask
 from fakes.tokenizer import ByteTokenizer
+from kvist.fabric.messages import FabricStatistics, TierBooks, TierName
 from kvist.server.neutral import CHAT, COMPLETION, LABELS
 from kvist.server.schemas import ChatBody, CompletionBody
+from kvist.server.tier_metrics import fabric_metrics
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/http-api.md").read_text(encoding="utf-8")
@@ -40,7 +42,18 @@ def metrics() -> set[str]:
     text = ask(app_of(engine, ByteTokenizer()), "/metrics").text
     engine.close()
     counted = {"counter": "_total"}
-    return {family.name + counted.get(family.type, "") for family in text_string_to_metric_families(text)}
+    tiers = fabric_metrics(
+        FabricStatistics(
+            tiers=(TierBooks(name=TierName("disk")),),
+            loads_running=0,
+            stores_running=0,
+            stores_dropped=0,
+            staging_bytes_used=0,
+            staging_bytes=0,
+        )
+    )
+    families = (*text_string_to_metric_families(text), *tiers)
+    return {family.name + counted.get(family.type, "") for family in families}
 
 
 def test_every_metric_is_named_and_no_other(metrics: set[str]) -> None:

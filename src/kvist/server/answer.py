@@ -6,6 +6,7 @@ from typing import Any
 
 from kvist.engine.messages import FinishReason
 from kvist.server.choice import Choice, Piece
+from kvist.server.explain import explained
 from kvist.server.job import Job
 from kvist.server.logprobs import DrawnScore
 
@@ -72,5 +73,6 @@ def usage(job: Job, choices: Sequence[Choice], *, explains: bool) -> dict[str, A
             "tokens_cached": tokens_cached,
             "tokens_computed": job.tokens_prompt - tokens_cached,
             "prefix_end": firsts[0].prefix_end,
+            **explained([source for choice in firsts for source in choice.sources], firsts[0].decision),
         }
     return shown

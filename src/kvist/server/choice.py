@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kvist.base.units import Tokens
 from kvist.engine.messages import Admitted, Finished, FinishReason, TokenDrawn
 from kvist.engine.request import Request
+from kvist.fabric.messages import Decision, Source
 from kvist.server.detokeniser import Detokeniser
 from kvist.server.logprobs import DrawnScore, TokenTexts
 from kvist.server.ports import Tokenizer
@@ -41,6 +42,7 @@ class Choice:
         tokens_output: tokens that the output is made of, the one that ended it included.
         tokens_cached: prompt tokens that came from the cache; 0 until admitted.
         prefix_end: why it was no more than that; empty until admitted.
+        sources: where those tokens came from; decision: what else was possible, None where no tier was asked.
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class Choice:
         self.tokens_output = Tokens(0)
         self.tokens_cached = Tokens(0)
         self.prefix_end = ""
+        self.sources: tuple[Source, ...] = ()
+        self.decision: Decision | None = None
         self._detokeniser = Detokeniser(tokenizer.decode, request.prompt)
         self._stops = StopStrings(stops)
         self._texts = texts
@@ -61,6 +65,8 @@ class Choice:
         """Notes what the cache gave."""
         self.tokens_cached = event.tokens_cached
         self.prefix_end = event.prefix_end
+        self.sources = event.sources
+        self.decision = event.decision
 
     def push(self, event: TokenDrawn) -> Piece | None:
         """Takes one token; returns the text it made final, if any, and the end if it completed a stop string."""

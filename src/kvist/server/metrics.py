@@ -15,6 +15,7 @@ from kvist.engine.messages import EngineStatistics
 from kvist.server.errors import FAULT, ApiError
 from kvist.server.lifecycle import Lifecycle
 from kvist.server.ports import Engine
+from kvist.server.tier_metrics import cached_tokens, fabric_metrics
 
 FIRST_TOKEN_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)
 INTER_TOKEN_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -27,6 +28,10 @@ EVENTS = {
     "failures": "Sequences that the engine could not carry through.",
     "out_of_memory": "Times that memory ran out in the backend.",
     "evictions": "Cached blocks given up for new ones.",
+    "evicted_without_copy": "Of these, blocks that no tier had a copy of.",
+    "loads": "Sequences that began with what was loaded for them.",
+    "loads_failed": "Sequences whose load failed or was late, and which were computed after all.",
+    "stores_dropped": "Blocks that were to be stored in tiers and were let go of before there was room.",
 }
 """Fields of `EngineStatistics` that are plain counts of events."""
 
@@ -83,9 +88,13 @@ class _EngineCollector(Collector):
         statistics = self._engine.statistics()
         yield _tokens(statistics)
         yield _blocks(statistics)
+        yield cached_tokens(statistics)
+        if statistics.fabric is not None:
+            yield from fabric_metrics(statistics.fabric)
         for name, meaning in EVENTS.items():
             yield CounterMetricFamily(f"kvist_{name}", meaning, value=getattr(statistics, name))
         yield GaugeMetricFamily("kvist_requests_running", "Sequences admitted and not ended.", statistics.running)
+        yield GaugeMetricFamily("kvist_requests_loading", "Sequences whose beginning is loaded.", statistics.loading)
         yield GaugeMetricFamily("kvist_requests_waiting", "Sequences not admitted yet.", statistics.waiting)
         yield GaugeMetricFamily("kvist_kv_bytes", "Size of the block pool.", statistics.kv_bytes)
         yield GaugeMetricFamily("kvist_kv_bytes_per_token", "KV of one token.", statistics.kv_bytes_per_token)

@@ -33,4 +33,10 @@ def test_prompts_and_their_cached_tokens_count_once_and_outputs_each(start) -> N
         "prompt_tokens_details": {"cached_tokens": 3},
     }
     explained = usage(job, choices, explains=True)["kvist"]
-    assert explained == {"tokens_cached": 3, "tokens_computed": 4, "prefix_end": "why"}
+    assert explained == {
+        "tokens_cached": 3,
+        "tokens_computed": 4,
+        "prefix_end": "why",
+        "sources": [],
+        "decision": None,
+    }
