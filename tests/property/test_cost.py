@@ -135,7 +135,7 @@ def test_the_cheapest_is_taken_and_waited_for_no_longer_than_it_saves(prospects:
     assert worst_s <= 2 * recompute.total_s + FLOOR_S, "a tier that hangs costs at most as much again"
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(120))
 @given(st.lists(st.tuples(crossroads(), st.floats(0.0, 1000.0)), min_size=5, max_size=20))
 def test_exploring_costs_at_most_what_was_saved_up_whatever_comes(steps: list[tuple[list[Prospect], float]]) -> None:
     exploration, now_s, extra_s = Exploration(), 0.0, 0.0
