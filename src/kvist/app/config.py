@@ -37,6 +37,8 @@ class ServeConfig(BaseModel):
         drain_seconds: how long running requests may go on after SIGTERM.
         tiers: where KV is kept beyond the engine's own memory, fastest kind first.
         staging_memory: bytes that KV passes through on its way to and from tiers.
+        cache_ttl_seconds: how long a block stays in tiers at most; None: until it is evicted.
+        load_when: whether KV is loaded when that is expected to be cheaper than computing it, or always.
         cache_secret_file: holds what tenants' keys are made with; None: one in the cache directory.
         offload_prompt_only: whether KV of outputs stays out of the tiers.
     """
@@ -66,6 +68,8 @@ class ServeConfig(BaseModel):
     tiers: tuple[TierSpec, ...] = ()
     staging_memory: Annotated[int, Field(ge=2**20, le=2**40)] = 2**26
     cache_secret_file: PathText | None = None
+    cache_ttl_seconds: Annotated[float, Field(gt=0, le=1e10)] | None = None
+    load_when: Literal["cheaper", "always"] = "cheaper"
     offload_prompt_only: bool = False
 
 

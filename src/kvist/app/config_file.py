@@ -2,6 +2,7 @@
 
     model = "smollm2"
     kv_memory = "4GiB"
+    cache_ttl_seconds = 604800
 
     [tiers.dram]
     bytes = "8GiB"
@@ -9,7 +10,7 @@
     [tiers.disk]
     path = "/var/lib/kvist"
     bytes = "40GiB"
-    ttl_s = 604800
+    tenant_bytes = "10GiB"
 
 Top-level names are those of the flags, with underscores.
 """

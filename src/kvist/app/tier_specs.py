@@ -41,7 +41,6 @@ def _no_nul(value: str) -> str:
 
 Size = Annotated[int, BeforeValidator(_size), Field(ge=1, le=2**60, strict=True)]
 PathText = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_no_nul)]
-Seconds = Annotated[float, Field(gt=0, le=1000 * 365 * 86400)]
 
 
 class _Spec(BaseModel):
@@ -50,14 +49,12 @@ class _Spec(BaseModel):
     Attributes:
         name: in metrics, logs and `kvist cache`.
         tenant_bytes: how much of the tier one tenant may take; None: all of it.
-        ttl_s: how long a block stays at most; None: until it is evicted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(pattern=_NAME)
     tenant_bytes: Size | None = None
-    ttl_s: Seconds | None = None
 
 
 class DramSpec(_Spec):

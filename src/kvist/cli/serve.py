@@ -28,6 +28,8 @@ _FLAGS: tuple[tuple[str, str, str], ...] = (
     ("--drain-seconds", "S", "how long running requests may go on after SIGTERM (30)"),
     ("--config", "FILE.toml", "settings in a file, by the names of these flags; flags count more"),
     ("--staging-memory", "SIZE", "memory that KV passes through on its way to and from tiers (64MiB)"),
+    ("--cache-ttl-seconds", "S", "how long KV stays in tiers at most (until it is evicted)"),
+    ("--load-when", "WHEN", "cheaper or always: whether loading must beat computing, as far as is known (cheaper)"),
     (
         "--cache-secret-file",
         "FILE",

@@ -21,8 +21,9 @@ COUNTS = (
     "output_tokens_max",
     "window_checkpoint_tokens",
 )
-NUMBERS = ("kv_memory_fraction", "overcommit", "drain_seconds")
-CHOICES = ("dtype", "device")
+NUMBERS = ("kv_memory_fraction", "overcommit", "drain_seconds", "cache_ttl_seconds")
+CHOICES = {"dtype": "bfloat16", "device": "cuda", "load_when": "always"}
+"""With one that is allowed and no default of another."""
 
 NO_NUMBER = ["", " ", "nan", "NaN", "inf", "-inf", "x", "1,5", "0x10", "१६", "1;2", "\x00", "9" * 5000, [], {}, [1]]
 NO_COUNT = [*NO_NUMBER, "-1", "1.5", "9" * 30, 2**40, float("nan"), 1.5]
@@ -83,9 +84,9 @@ def test_what_is_no_name_is_refused(name: str, value: object) -> None:
 @pytest.mark.parametrize("value", ["", "float64", "CPU", "BFLOAT16", "cuda:0", "cpu ", 3, None, ["cpu"]])
 def test_what_is_no_choice_is_refused_with_the_choices(name: str, value: object) -> None:
     if value is None:
-        assert getattr(read_config({name: value}), name) in {"bfloat16", "cpu"}
+        assert getattr(read_config({name: value}), name) in {"bfloat16", "cpu", "cheaper"}
         return
-    assert ("bfloat16" if name == "dtype" else "cuda") in check_refused(name, value)
+    assert CHOICES[name] in check_refused(name, value)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -118,6 +119,7 @@ def test_a_size_in_another_type_is_refused_too(name: str, value: object) -> None
         ("drain_seconds", -1, 86401),
         ("overcommit", 0, 1001),
         ("kv_memory_fraction", 0, 2),
+        ("cache_ttl_seconds", 0, 10_000_000_001),
     ],
 )
 def test_bounds_are_kept_to_the_last_number_within(name: str, low: int, high: int) -> None:

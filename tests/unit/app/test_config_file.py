@@ -18,7 +18,7 @@ offload_prompt_only = true
 [tiers.disk]
 path = "/var/lib/kvist"
 bytes = "40GiB"
-ttl_s = 604800
+tenant_bytes = "1GiB"
 
 [tiers.dram]
 bytes = "8GiB"
@@ -42,7 +42,7 @@ def test_a_file_says_what_flags_say_and_more(file: Path) -> None:
     )
     assert config.tiers == (
         DramSpec(name="dram", bytes=8 * 2**30),
-        DiskSpec(name="disk", path="/var/lib/kvist", bytes=40 * 2**30, ttl_s=604800),
+        DiskSpec(name="disk", path="/var/lib/kvist", bytes=40 * 2**30, tenant_bytes=2**30),
     )
 
 

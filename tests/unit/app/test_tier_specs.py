@@ -69,11 +69,9 @@ def test_no_error_repeats_a_password(url: str) -> None:
 
 
 def test_a_table_says_more_and_may_have_a_name_of_its_own() -> None:
-    table = {"kind": "disk", "path": "/x", "bytes": "2GiB", "ttl_s": 60, "tenant_bytes": "1GiB", "direct": False}
+    table = {"kind": "disk", "path": "/x", "bytes": "2GiB", "tenant_bytes": "1GiB", "direct": False}
     spec = read_tier_table("scratch", table)
-    assert spec == DiskSpec(
-        name="scratch", path="/x", bytes=2**31, ttl_s=60, tenant_bytes=2**30, free_min=2**30, direct=False
-    )
+    assert spec == DiskSpec(name="scratch", path="/x", bytes=2**31, tenant_bytes=2**30, free_min=2**30, direct=False)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +83,8 @@ def test_a_table_says_more_and_may_have_a_name_of_its_own() -> None:
         ("dram", {"bytes": True}),
         ("dram", {"bytes": 1.5}),
         ("dram", {"bytes": "1GiB", "path": "/x"}),
-        ("dram", {"bytes": "1GiB", "ttl_s": float("nan")}),
-        ("dram", {"bytes": "1GiB", "ttl_s": -1}),
+        ("dram", {"bytes": "1GiB", "tenant_bytes": float("nan")}),
+        ("dram", {"bytes": "1GiB", "tenant_bytes": -1}),
         ("dram", {"bytes": 2**70}),
         ("other", {"bytes": "1GiB"}),
         ("x" * 40, {"kind": "dram", "bytes": "1GiB"}),
