@@ -5,6 +5,7 @@ Needs Redis 7.0 or any Valkey, and of an ACL user: ``~kvist:* +exists +getrange 
 
 The server evicts (maxmemory-policy) and expires by itself, by its own clock. A record that does not expire is given an
 end in the year 9999, and only a pinned one has none: so the policies volatile-lru and volatile-lfu evict all but pins.
+A write that timed out may still arrive when the server goes on.
 
 Laws:
     * A record is fetched with its length as the bound: a longer value is seen, and never received.
@@ -32,13 +33,13 @@ from kvist.tiers.redis_connections import RedisConnections
 from kvist.tiers.redis_errors import tier_error
 from kvist.tiers.redis_keys import RedisKeys
 from kvist.tiers.redis_records import (
-    LISTING_BYTES_MAX,
     STAMP_BYTES,
     command,
     commands,
     entry_of,
     expires_ms,
     is_of_another_type,
+    receive_done,
     receive_record,
     receive_scan,
     set_commands,
@@ -107,7 +108,7 @@ class RedisTier:
             with self._connections.borrow() as wire:
                 wire.begin(sum(map(len, pieces)))
                 wire.send(pieces)
-                replies = [wire.receive() for _ in sent]
+                replies = [receive_done(wire) for _ in sent]
             self._check(replies)
         refused = NotStored(reason=f"longer than the {_VALUE_BYTES_MAX} bytes that a value of Redis may have")
         return [_STORED if is_taken else refused for is_taken in taken]
@@ -191,7 +192,7 @@ class RedisTier:
         seen: set[bytes] = set()  # a scan shows a key twice when the server's table grows meanwhile
         while True:
             with self._connections.borrow() as wire:
-                wire.begin(LISTING_BYTES_MAX)
+                wire.begin(0)
                 wire.send([command(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % _LISTED_PER_ROUND)])
                 cursor, keys = receive_scan(wire)
             fresh = list(dict.fromkeys(key for key in keys if key not in seen))

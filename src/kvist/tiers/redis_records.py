@@ -14,9 +14,7 @@ from redis.exceptions import InvalidResponse, ResponseError
 from kvist.tiers.ports import Absent, Address, Damaged, Entry, Found, ReadOutcome, Write
 from kvist.tiers.redis_wire import RedisWire, Reply
 
-LISTING_BYTES_MAX = 16 * 2**20
-"""Of keys in one reply to a scan; more is refused."""
-
+_LISTING_BYTES_MAX = 16 * 2**20  # of keys in one reply to a scan
 _STAMP = struct.Struct("<d")
 STAMP_BYTES = _STAMP.size
 _NEVER_MS = 253_402_300_799_000  # 9999-12-31T23:59:59Z, of records that neither expire nor are pinned
@@ -59,6 +57,16 @@ def expires_ms(expires_unix_s: float | None) -> int:
     return min(max(1, round(expires_unix_s * 1000)), _NEVER_MS)
 
 
+def receive_done(wire: RedisWire) -> ResponseError | None:
+    """The answer to one SET: None when it was done."""
+    reply = wire.receive()
+    if reply == b"OK":
+        return None
+    if isinstance(reply, ResponseError):
+        return reply
+    raise InvalidResponse(f"{reply!r:.40} is no answer to a SET")
+
+
 def receive_record(wire: RedisWire, into: memoryview) -> ReadOutcome | ResponseError:
     """The answer to one GETRANGE: a record, or what there is instead."""
     length = wire.receive_length()
@@ -87,7 +95,7 @@ def receive_scan(wire: RedisWire) -> tuple[bytes, list[bytes]]:
     cursor = wire.receive()
     if not (isinstance(cursor, bytes) and cursor.isdigit()):
         raise InvalidResponse(f"{cursor!r:.40} is no cursor of a scan")
-    return cursor, wire.receive_array(LISTING_BYTES_MAX)
+    return cursor, wire.receive_array(_LISTING_BYTES_MAX)
 
 
 def is_of_another_type(reply: object) -> bool:
