@@ -100,7 +100,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
 def test_a_breaker_keeps_its_laws() -> None:
     BreakerMachine.seen.clear()
-    run_state_machine_as_test(BreakerMachine, settings=settings(max_examples=examples(250), stateful_step_count=40))
+    run_state_machine_as_test(BreakerMachine, settings=settings(max_examples=examples(150), stateful_step_count=40))
     seen = BreakerMachine.seen
     tried = [seen[each] for each in ("trial", "trial succeeded", "trial failed", "closed", "refused", "opened")]
     assert min(tried) >= 20, f"hardly tried: {seen}"

@@ -64,14 +64,14 @@ def taken(candidate: Candidate, source: int, group: int) -> set[int]:
     return {index for index in range(BLOCKS_MAX) if candidate.takes[source][group] >> index & 1}
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(cases())
 def test_ends_are_exactly_the_lengths_that_can_be_served(case: Case) -> None:
     for source, groups in enumerate(case.flags()):
         assert list(ends(groups, case.windows, block_tokens=case.block_tokens, limit=case.limit)) == case.ends([source])
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(cases())
 def test_for_every_set_of_tiers_the_longest_prefix_is_offered(case: Case) -> None:
     offered = found_in(case)
@@ -83,7 +83,7 @@ def test_for_every_set_of_tiers_the_longest_prefix_is_offered(case: Case) -> Non
         assert any(each.end == longest and s <= set(chosen) for each, s in zip(offered, used, strict=True))
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(cases())
 def test_a_candidate_takes_each_needed_block_once_from_the_first_source_that_has_it(case: Case) -> None:
     offered = found_in(case)
@@ -102,7 +102,7 @@ def test_a_candidate_takes_each_needed_block_once_from_the_first_source_that_has
                 assert not any(by_source[source] & case.present[other][group] for other in earlier)
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(cases())
 def test_the_first_candidate_is_g1_alone_and_every_token_is_counted_once(case: Case) -> None:
     offered = found_in(case)
@@ -113,7 +113,7 @@ def test_the_first_candidate_is_g1_alone_and_every_token_is_counted_once(case: C
         assert all(length >= 0 for length in candidate.lengths)
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(cases())
 def test_wants_are_what_tiers_give_in_the_order_of_positions(case: Case) -> None:
     for candidate in found_in(case):
