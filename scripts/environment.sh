@@ -71,3 +71,14 @@ environment() {
     venv_is_sound || make_venv
     install "$1"
 }
+
+# program NAME PACKAGE: a program that the tests run; installed where root asks on a Debian, named with its remedy elsewhere.
+program() {
+    if ! command -v -- "$1" >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "Installing $2"
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$2" >/dev/null ||
+            echo "kvist: apt-get could not install $2; what it said is above" >&2
+    fi
+    command -v -- "$1" >/dev/null ||
+        fail "$1 is missing, which the tests run; install it (on Debian and Ubuntu: apt-get install $2)" 3
+}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from real.redis import binary
+
 BASH_SCRIPTS = ["scripts/check", "scripts/serve", "scripts/environment.sh", ".ci/run"]
 
 
@@ -85,3 +87,32 @@ def test_an_installation_is_repeated_only_when_pyproject_changed(root: Path, tmp
     assert sourced(root, given).stdout == first != ""
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n", encoding="utf-8")
     assert sourced(root, given).stdout != first
+
+
+def test_a_program_that_is_there_is_not_installed(root: Path) -> None:
+    assert sourced(root, "program bash no-such-package").stdout == ""
+
+
+def test_a_missing_program_is_named_with_how_to_install_it(root: Path, tmp_path: Path) -> None:
+    for user in ("0", "1000"):  # root without apt-get is as helpless as anybody else
+        answer = sourced(root, f'id() {{ echo {user}; }}; PATH="{tmp_path}"; program redis-server redis-server')
+        assert answer.returncode == 3
+        assert "redis-server is missing" in answer.stderr
+        assert "apt-get install redis-server" in answer.stderr
+
+
+def test_root_has_a_missing_program_installed(root: Path, tmp_path: Path) -> None:
+    apt = tmp_path / "apt-get"
+    made = f'printf "#!/bin/bash\\n" >{tmp_path}/redis-server; /bin/chmod +x {tmp_path}/redis-server'
+    apt.write_text(f'#!/bin/bash\nif [ "$1" = install ]; then {made}; fi\n', encoding="utf-8")
+    apt.chmod(0o755)
+    commands = f'PATH="{tmp_path}"; program redis-server some-package'
+    as_root = sourced(root, f"id() {{ echo 0; }}; {commands}")
+    assert (as_root.returncode, as_root.stdout.strip()) == (0, "Installing some-package")
+    (tmp_path / "redis-server").unlink()
+    assert sourced(root, f"id() {{ echo 1000; }}; {commands}").returncode == 3
+
+
+def test_a_test_without_its_program_says_how_to_install_it(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="apt-get install redis-server"):
+        binary("redis-server", str(tmp_path))
