@@ -5,6 +5,7 @@ in another order, so that whatever else the machine does meets all of them alike
 """
 
 import argparse
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 
 import kvist
-from kvist.app.clock import SystemClock
 from kvist.lab.machine import describe_machine, git_commit
 from kvist.lab.report import Provenance, check_writable, flat, write_json
 from kvist.lab.spread import Spread, spread
@@ -45,7 +45,7 @@ class Sample:
 
     case: str
     round: int
-    seconds: float
+    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +55,21 @@ class Summary:
     case: str
     unit: str
     units: int
-    took_s: Spread
+    took_cpu_s: Spread
     ns_per_unit: float
     units_per_s: float
 
 
 def measure(cases: Sequence[Case], rounds: int) -> list[Sample]:
     """Every case in every round."""
-    clock, samples = SystemClock(), []
+    samples = []
     for turn in range(rounds + 1):
         start = turn % len(cases)
         for case in (*cases[start:], *cases[:start]):
             case.prepare()
-            begun_s = clock.now_s()
+            begun_s = time.process_time()
             case.run()
-            samples.append(Sample(case=case.name, round=turn, seconds=clock.now_s() - begun_s))
+            samples.append(Sample(case=case.name, round=turn, cpu_s=time.process_time() - begun_s))
     return samples
 
 
@@ -77,13 +77,13 @@ def summarise(cases: Sequence[Case], samples: Sequence[Sample]) -> list[Summary]
     """One summary for each case."""
     summaries = []
     for case in cases:
-        took = spread([sample.seconds for sample in samples if sample.case == case.name and sample.round > 0])
+        took = spread([sample.cpu_s for sample in samples if sample.case == case.name and sample.round > 0])
         summaries.append(
             Summary(
                 case=case.name,
                 unit=case.unit,
                 units=case.units,
-                took_s=took,
+                took_cpu_s=took,
                 ns_per_unit=took.median / case.units * 1e9,
                 units_per_s=case.units / took.median,
             )
@@ -97,7 +97,7 @@ def table(title: str, summaries: Sequence[Summary]) -> Table:
     for column in ("case", "units", "ms", "quartiles", "ns per unit", "million per s"):
         shown.add_column(column, justify="left" if column == "case" else "right")
     for each in summaries:
-        took = each.took_s
+        took = each.took_cpu_s
         shown.add_row(
             each.case,
             f"{each.units:,} {each.unit}",
