@@ -74,7 +74,7 @@ class HashChain:
     """The hashes of one sequence's full blocks, grown as tokens arrive.
 
     ``hash_i = BLAKE3-keyed(tenant key; hash_{i-1} || tokens_i || extras)``, so that a hash stands for its
-    block and for everything before it. Costs 0.8 microseconds per block of 16 tokens, of which a half is the
+    block and for everything before it. Costs 0.9 microseconds per block of 16 tokens, of which a half is the
     digest; a call that fills no block costs 0.1.
     """
 
