@@ -23,6 +23,9 @@ _NOISE_FACTOR = 4.0
 _STAKE_SHARE = 0.25
 """How much of what loading would save it may always take."""
 
+_LONG_S = 10.0
+"""How long a load is waited for that need not be worth it."""
+
 _TRIAL_FACTOR = 2.0
 """How far a tier that is tried may be behind the best that is hoped of it."""
 
@@ -148,6 +151,25 @@ def choose(prospects: Sequence[Prospect], exploration: Exploration, *, now_s: fl
         reason=_why(prospects, best),
         explored=False,
         exploration=exploration,
+    )
+
+
+def choose_longest(prospects: Sequence[Prospect], exploration: Exploration, *, now_s: float) -> Choice:
+    """Takes whatever saves most computing, cheap or not: for tests and measurements, and for models that cannot wait.
+
+    Args:
+        prospects, now_s: see `choose`.
+        exploration: left as it is, because everything is tried anyway.
+    """
+    recompute = prospects[0]
+    longest = max(range(len(prospects)), key=lambda index: (prospects[index].tokens, -prospects[index].load_s))
+    chosen = prospects[longest]
+    return Choice(
+        index=longest,
+        patience_s=max(_LONG_S, patience_s(chosen, recompute)) if chosen.load_s else 0.0,
+        reason=f"everything is loaded, as configured: {_why(prospects, longest)}",
+        explored=False,
+        exploration=exploration.counted(now_s),
     )
 
 

@@ -5,14 +5,13 @@ Pure but for the estimators it owns: what was learned of prefill, and what may s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import starmap
 
 from kvist.base.ids import GroupId
 from kvist.base.units import Bytes, Tokens
-from kvist.cost.choice import Choice, Exploration, Prospect, choose
+from kvist.cost.choice import Choice, Exploration, Prospect
 from kvist.fabric.asking import Inquiry
 from kvist.fabric.match import Candidate, candidates
-from kvist.fabric.messages import Decision, Option, Plan, Query, Source, Want
+from kvist.fabric.messages import Decision, Option, Plan, Query, Source, TierName, Want
 from kvist.fabric.settings import FabricSettings
 from kvist.fabric.tier_state import TierState
 
@@ -33,7 +32,7 @@ class Planning:
     def __init__(self, settings: FabricSettings, tiers: Sequence[TierState]) -> None:
         self._settings = settings
         self._tiers = tiers
-        self._names = ["", *(tier.name for tier in tiers)]
+        self._names = [TierName(_G1), *(tier.name for tier in tiers)]
         self._record_bytes = [form.record_bytes for form in settings.forms]
         self._prefill = settings.prefill
         self._exploration = Exploration()
@@ -62,7 +61,7 @@ class Planning:
         sources = [resident, *present]
         found = candidates(sources, self._settings.windows, block_tokens=self._settings.block_tokens, limit=limit)
         prospects = [self._prospect(each, query.tokens, at.now_s) for each in found]
-        choice = choose(prospects, self._exploration, now_s=at.now_s)
+        choice = self._settings.policies.load_choice(prospects, self._exploration, now_s=at.now_s)
         self._exploration = choice.exploration
         return self._planned(found, prospects, choice, at.now_s)
 
@@ -114,10 +113,10 @@ class Planning:
             for candidate, each in zip(found, prospects, strict=True)
         )
         names = self._names
-        wants = ((group, index, names[source]) for index, group, source in found[choice.index].wants())
+        wants = [Want(GroupId(group), index, names[at]) for index, group, at in found[choice.index].wants()]
         return Plan(
             tokens=options[choice.index].tokens,
-            wants=tuple(starmap(Want, wants)),
+            wants=tuple(wants),
             deadline_s=now_s + choice.patience_s,
             decision=Decision(
                 chosen=options[choice.index], options=options, reason=choice.reason, explored=choice.explored
@@ -126,14 +125,13 @@ class Planning:
 
     def _sources(self, candidate: Candidate) -> tuple[Source, ...]:
         """Tokens and bytes by where they come from; what gives nothing is left out."""
-        names = [_G1, *self._names[1:]]
         return tuple(
             Source(
                 tier=name,
                 tokens=Tokens(length * self._settings.block_tokens),
                 bytes=Bytes(self._bytes(blocks)),
             )
-            for name, length, blocks in zip(names, candidate.lengths, candidate.blocks, strict=True)
+            for name, length, blocks in zip(self._names, candidate.lengths, candidate.blocks, strict=True)
             if length or any(blocks)
         )
 

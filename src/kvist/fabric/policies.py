@@ -3,6 +3,7 @@
     which KV to keep     Admission, EvictionOrder
     where it lives       Placement
     how long it stays    Retention
+    how much is loaded   LoadChoice
 
 Policies see plain data and decide; they read no clock and move nothing. One name per policy, the same in the
 configuration, in `kvist cache explain` and in the tables at the end of this file.
@@ -15,6 +16,7 @@ from typing import Protocol
 
 from kvist.base.ids import GroupId
 from kvist.blocks.keys import BlockKey, TenantTag
+from kvist.cost.choice import Choice, Exploration, Prospect, choose, choose_longest
 from kvist.fabric.messages import TierName
 
 
@@ -151,6 +153,15 @@ class TimeToLive:
         return None if self.ttl_s is None else created_unix_s + self.ttl_s
 
 
+class LoadChoice(Protocol):
+    """Says how much of a sequence to load; pure, see `kvist.cost.choice.choose`."""
+
+    def __call__(self, prospects: Sequence[Prospect], exploration: Exploration, *, now_s: float) -> Choice:
+        """The prospect to take, of which the first loads nothing."""
+        ...
+
+
+LOAD_CHOICES: Mapping[str, LoadChoice] = {"cheaper": choose, "always": choose_longest}
 EVICTION_ORDERS: Mapping[str, Callable[[], EvictionOrder]] = {"lru": LongestUnused}
 ADMISSIONS: Mapping[str, Callable[[], Admission]] = {"everything": AdmitEverything}
 PLACEMENTS: Mapping[str, Callable[[], Placement]] = {"write-through": WriteThrough}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from kvist.base.units import Tokens
 from kvist.blocks.form import Form
 from kvist.blocks.keys import Namespace
+from kvist.cost.choice import choose
 from kvist.cost.load import Medium
 from kvist.cost.prefill import PrefillModel
 from kvist.fabric.claims import BookLimits
@@ -12,6 +13,7 @@ from kvist.fabric.messages import TierName
 from kvist.fabric.policies import (
     Admission,
     AdmitEverything,
+    LoadChoice,
     Placement,
     Retention,
     TimeToLive,
@@ -42,11 +44,12 @@ class TierSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """Which KV to keep, where, and how long."""
+    """Which KV to keep, where, how long, and how much of it to load."""
 
     admission: Admission = field(default_factory=AdmitEverything)
     placement: Placement = field(default_factory=WriteThrough)
     retention: Retention = field(default_factory=TimeToLive)
+    load_choice: LoadChoice = choose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvist.cost.choice import FLOOR_S, Exploration, Prospect, choose, patience_s
+from kvist.cost.choice import FLOOR_S, Exploration, Prospect, choose, choose_longest, patience_s
 
 RECOMPUTE = Prospect(tokens=0, load_s=0.0, prefill_s=1.0)
 LOAD = Prospect(tokens=4080, load_s=0.1, prefill_s=0.01, hopeful_load_s=0.1)
@@ -102,3 +102,14 @@ def test_a_prospect_is_made_of_numbers(wrong: dict) -> None:
 def test_the_first_prospect_is_what_is_done_without_a_load() -> None:
     with pytest.raises(AssertionError, match="first prospect loads"):
         choose([LOAD], Exploration(), now_s=0.0)
+
+
+def test_the_longest_is_taken_whatever_it_costs() -> None:
+    part = Prospect(tokens=2048, load_s=0.001, prefill_s=0.4)
+    choice = choose_longest([RECOMPUTE, part, SLOW], SAVED, now_s=5.0)
+    assert (choice.index, choice.explored, choice.exploration.saved_s) == (2, False, SAVED.counted(5.0).saved_s)
+    assert choice.patience_s >= 10.0, "what need not be worth it is waited for"
+    assert "as configured" in choice.reason
+    # Of two that are as long, the one that loads less long.
+    assert choose_longest([RECOMPUTE, SLOW, LOAD], SAVED, now_s=0.0).index == 2
+    assert choose_longest([RECOMPUTE], SAVED, now_s=0.0).patience_s == 0.0
