@@ -25,10 +25,11 @@ from kvist.fabric.audit import audit_ledger, audit_rows
 from kvist.fabric.claims import BookLimits, BookStatistics, Cause, Claim, Refused, Reserved
 from kvist.fabric.messages import Ticket
 from kvist.fabric.policies import EvictionOrder, LongestUnused
+from kvist.fabric.rows import Row
 from kvist.fabric.shelf import Shelf
 from kvist.fabric.space import Space
-from kvist.fabric.turns import Row, Turns
-from kvist.tiers.ports import Address, Entry, Place
+from kvist.fabric.turns import Turns
+from kvist.tiers.ports import Address, Entry
 
 
 class Book:
@@ -41,7 +42,7 @@ class Book:
         """Starts empty; `make_order` makes one order per class and tenant."""
         self._limits = limits
         self._space = Space(bytes_max=limits.bytes_max, extent_bytes=limits.extent_bytes, alignment=limits.alignment)
-        self._turns = Turns(self._space.extents, make_order)
+        self._turns = Turns(self._space.extents, make_order, lambda tenant: self._quota(tenant) is not None)
         self._rows: dict[BlockKey, Row] = {}
         self._at: dict[int, Row] = {}
         self._shelf = Shelf()
@@ -241,10 +242,12 @@ class Book:
             AssertionError: naming what does not.
         """
         rows = list(self._rows.values())
-        assert {row.key: row.offset for row in rows} == {row.key: at for at, row in self._at.items()}, "places differ"
+        assert {row.key: row.place.offset for row in rows} == {row.key: at for at, row in self._at.items()}, (
+            "places differ"
+        )
         audit_rows(rows, live)
         audit_ledger(rows, self.statistics(), self._quota)
-        self._space.audit(Place(offset=row.offset, length=row.length) for row in rows)
+        self._space.audit(row.place for row in rows)
         self._turns.audit(rows)
         self._shelf.audit([row for row in rows if row.entry is not None and row.doomed is None])
 
@@ -260,9 +263,9 @@ class Book:
         if claim.expires_unix_s is not None and not claim.expires_unix_s > now_unix_s:
             return "the record would be expired at once"
         never = self._space.why_never(claim.record_bytes)
-        return (
-            never if never is not None else self._why_no_room(claim.tenant, self._space.length_of(claim.record_bytes))
-        )
+        if never is not None:
+            return never
+        return self._why_no_room(claim.tenant, self._space.length_of(claim.record_bytes))
 
     def _why_no_room(self, tenant: TenantTag, length: int) -> str | None:
         quota, turns = self._quota(tenant), self._turns
@@ -307,9 +310,10 @@ class Book:
         place = address.place
         assert place is not None, f"{address} has no place"
         row = Row(
+            key=address.key,
+            tenant=address.tenant,
+            place=place,
             address=address,
-            offset=place.offset,
-            length=place.length,
             extent=self._space.extent_of(place.offset),
             record_bytes=record_bytes,
             expires_unix_s=expires_unix_s,
@@ -371,9 +375,9 @@ class Book:
 
     def _free(self, row: Row) -> None:
         """Gives back the place of a record that has left its turn."""
-        self._space.give(Place(offset=row.offset, length=row.length))
-        del self._rows[row.key], self._at[row.offset]
-        left = self._tenant_bytes[row.tenant] - row.length
+        self._space.give(row.place)
+        del self._rows[row.key], self._at[row.place.offset]
+        left = self._tenant_bytes[row.tenant] - row.place.length
         if left:
             self._tenant_bytes[row.tenant] = left
         else:

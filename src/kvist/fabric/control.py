@@ -285,6 +285,7 @@ def _desk(settings: FabricSettings, movers: Carrier, clock: Clock, calendar: Cal
         by_name={tier.name: tier for tier in tiers},
         dispatch=dispatch,
         parcels=Parcels(staging, dispatch.new_ticket),
+        record_bytes=[form.record_bytes for form in settings.forms],
         clock=clock,
         calendar=calendar,
     )

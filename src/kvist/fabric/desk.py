@@ -18,6 +18,7 @@ class Desk:
     Attributes:
         tiers: fastest first.
         by_name: the same.
+        record_bytes: by group, header included.
     """
 
     settings: FabricSettings
@@ -25,6 +26,7 @@ class Desk:
     by_name: dict[TierName, TierState]
     dispatch: Dispatch
     parcels: Parcels
+    record_bytes: Sequence[int]
     clock: Clock
     calendar: Calendar
 
@@ -32,3 +34,8 @@ class Desk:
     def tier_bytes_max(self) -> int:
         """Most of staging that the jobs of one tier may keep busy."""
         return int(self.settings.staging_bytes * self.settings.tier_share)
+
+    @property
+    def store_bytes_max(self) -> int:
+        """Most of staging that what is to be stored may take."""
+        return int(self.settings.staging_bytes * self.settings.store_share)

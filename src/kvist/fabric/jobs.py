@@ -8,7 +8,7 @@ before what was there has been deleted.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kvist.base.errors import KvistError
 from kvist.base.ids import BlockHash, GroupId
@@ -32,8 +32,7 @@ class FindJob:
     groups: tuple[tuple[GroupId, Sequence[BlockHash]], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOrder:
+class LoadOrder(NamedTuple):
     """One record to fetch into `buffer` and to verify; without a buffer it is verified where the tier lends it."""
 
     address: Address

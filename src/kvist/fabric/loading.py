@@ -52,7 +52,7 @@ class Loading:
             return ()
         items, load.arrived = load.arrived, []
         load.handed.update((item.want, item) for item in items)
-        return [Landed(want=item.want, buffer=_payload(item)) for item in items]
+        return [Landed(item.want, _payload(item)) for item in items]
 
     def taken(self, ticket: Ticket, pieces: Sequence[Landed]) -> None:
         """See `kvist.fabric.control.Fabric.taken`."""
@@ -146,4 +146,4 @@ def _payload(item: Item) -> Buffer:
         return payload_of(item.parcel.buffer)
     place, region = item.address.place, item.tier.settings.region
     assert place is not None and region is not None, f"{item.tier.name} shows no records in place"  # noqa: PT018  one fact
-    return Buffer(region=region, offset=place.offset + HEADER_BYTES, length=item.form.payload_bytes)
+    return Buffer(region=region, offset=place.offset + HEADER_BYTES, length=item.record_bytes - HEADER_BYTES)

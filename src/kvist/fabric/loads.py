@@ -16,27 +16,24 @@ class Item:
     """One block that a load wants.
 
     Attributes:
-        address: in the tier from which it is to come now.
+        tier, address: from where it is to come now.
         is_held: whether that tier's books hold it for the load.
         parcel: where in staging it is read to; None: nowhere yet, or it is looked at in place.
         tried: tiers from which it did not come.
     """
 
-    __slots__ = ("address", "form", "is_held", "parcel", "tier", "tried", "want")
+    __slots__ = ("address", "form", "is_held", "key", "parcel", "record_bytes", "tier", "tried", "want")
+    tier: TierState
+    address: Address
 
-    def __init__(self, want: Want, form: Form, tier: TierState, address: Address) -> None:
+    def __init__(self, want: Want, form: Form, record_bytes: int, key: BlockKey) -> None:
         self.want = want
         self.form = form
-        self.tier = tier
-        self.address = address
+        self.record_bytes = record_bytes
+        self.key = key
         self.is_held = False
         self.parcel: Parcel | None = None
         self.tried: tuple[TierState, ...] = ()
-
-    @property
-    def key(self) -> BlockKey:
-        """Which block it is."""
-        return self.address.key
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -108,8 +108,7 @@ class Plan:
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Landed:
+class Landed(NamedTuple):
     """A verified record, to be copied out of shared memory and then given back with `taken`.
 
     `buffer` is the payload alone, without the header.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kvist.blocks.form import HEADER_BYTES, Form
 from kvist.blocks.keys import BlockKey, TenantTag
 from kvist.fabric.messages import Ticket
-from kvist.fabric.staging import Staging
+from kvist.fabric.staging import STAGING_ALIGNMENT, Staging
 from kvist.tiers.regions import Buffer
 
 
@@ -22,6 +22,7 @@ class Subject:
     tenant: TenantTag
     index: int
     form: Form
+    record_bytes: int
 
 
 class Parcel:
@@ -42,10 +43,20 @@ class Parcel:
         self.users: set[Ticket] = set()
         self.stores = False
 
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of staging that it takes."""
+        return staged_bytes(self.buffer.length)
+
 
 def payload_of(record: Buffer) -> Buffer:
     """The part of a record's bytes that is behind its header."""
     return Buffer(region=record.region, offset=record.offset + HEADER_BYTES, length=record.length - HEADER_BYTES)
+
+
+def staged_bytes(record_bytes: int) -> int:
+    """Bytes of staging that a record takes."""
+    return -(-record_bytes // STAGING_ALIGNMENT) * STAGING_ALIGNMENT
 
 
 class Parcels:
@@ -85,7 +96,7 @@ class Parcels:
         if parcel is not None:
             parcel.users.add(parcel.owner)
             parcel.stores = True
-            self.bytes_storing += parcel.buffer.length
+            self.bytes_storing += parcel.staged_bytes
         return parcel
 
     def leave(self, parcel: Parcel, user: Ticket) -> None:
@@ -94,7 +105,7 @@ class Parcels:
         if not parcel.users:
             del self._parcels[parcel.owner]
             self._staging.give(parcel.buffer, parcel.owner)
-            self.bytes_storing -= parcel.buffer.length if parcel.stores else 0
+            self.bytes_storing -= parcel.staged_bytes if parcel.stores else 0
 
     def audit(self, live: Collection[Ticket]) -> None:
         """Proves that every parcel is needed by somebody alive, and that staging agrees.
@@ -106,7 +117,7 @@ class Parcels:
             dead = parcel.users - set(live)
             assert parcel.users, f"{parcel.buffer} is nobody's"
             assert not dead, f"{parcel.buffer} is used by {dead}, who are gone"
-        storing = sum(parcel.buffer.length for parcel in self._parcels.values() if parcel.stores)
+        storing = sum(parcel.staged_bytes for parcel in self._parcels.values() if parcel.stores)
         assert storing == self.bytes_storing, (
             f"{self.bytes_storing} bytes to be stored are counted, there are {storing}"
         )
@@ -114,7 +125,7 @@ class Parcels:
 
     def _take(self, subject: Subject) -> Parcel | None:
         owner = self._new_ticket()
-        buffer = self._staging.take(owner, subject.form.record_bytes)
+        buffer = self._staging.take(owner, subject.record_bytes)
         if buffer is None:
             return None
         parcel = self._parcels[owner] = Parcel(owner, subject, buffer)

@@ -15,7 +15,7 @@ from kvist.fabric.desk import Desk
 from kvist.fabric.jobs import Loaded, LoadJob, LoadOrder, Report
 from kvist.fabric.loads import Item, Load
 from kvist.fabric.messages import Want
-from kvist.fabric.parcels import Subject
+from kvist.fabric.parcels import Subject, staged_bytes
 from kvist.fabric.tier_state import TierState
 from kvist.fabric.writing import Copy, Writing
 from kvist.tiers.ports import Absent, Address, Damaged, Found, ReadOutcome
@@ -32,12 +32,11 @@ class Reading:
     def want(self, load: Load, wants: Sequence[Want], chain: Sequence[BlockHash]) -> None:
         """Holds and queues what a load wants; what is no longer where it was planned from is looked for elsewhere."""
         now_unix_s = self._desk.calendar.now_unix_s()
-        namespace, forms = self._desk.settings.namespace, self._desk.settings.forms
+        namespace, forms, sizes = self._desk.settings.namespace, self._desk.settings.forms, self._desk.record_bytes
         for want in wants:
             tier = self._desk.by_name[want.tier]
             key = BlockKey(namespace, want.group, "prefix", chain[want.index])
-            address = Address(key=key, tenant=load.tenant)
-            item = Item(want, forms[want.group], tier, address)
+            item = Item(want, forms[want.group], sizes[want.group], key)
             if not self._queue(load, item, tier, now_unix_s):
                 self._look_elsewhere(load, item)
 
@@ -82,7 +81,7 @@ class Reading:
                 return False
             tier.book.hold(item.key, load.ticket)
             item.address, item.is_held = entry.address, True
-        elif item.address.place is not None:
+        else:
             item.address = Address(key=item.key, tenant=load.tenant)
         load.want(item)
         return True
@@ -94,10 +93,16 @@ class Reading:
         while queue and len(piece) < self._desk.settings.piece_records:
             item = queue[0]
             if not tier.lends:
-                nbytes += item.form.record_bytes
+                nbytes += staged_bytes(item.record_bytes)
                 if (piece or tier.bytes_held) and tier.bytes_held + nbytes > self._desk.tier_bytes_max:
                     break
-                subject = Subject(key=item.key, tenant=load.tenant, index=item.want.index, form=item.form)
+                subject = Subject(
+                    key=item.key,
+                    tenant=load.tenant,
+                    index=item.want.index,
+                    form=item.form,
+                    record_bytes=item.record_bytes,
+                )
                 item.parcel = self._desk.parcels.to_load(subject, load.ticket)
                 if item.parcel is None:
                     self._desk.dispatch.starved()
@@ -106,11 +111,11 @@ class Reading:
         return piece
 
     def _send(self, load: Load, tier: TierState, piece: Sequence[Item], now_s: float) -> bool:
+        buffers = [None if item.parcel is None else item.parcel.buffer for item in piece]
         orders = tuple(
-            LoadOrder(address=item.address, form=item.form, buffer=None if item.parcel is None else item.parcel.buffer)
-            for item in piece
+            [LoadOrder(item.address, item.form, buffer) for item, buffer in zip(piece, buffers, strict=True)]
         )
-        nbytes = sum(item.form.record_bytes for item in piece)
+        nbytes = sum(item.record_bytes for item in piece)
         ticket = self._desk.dispatch.new_ticket()
         job = LoadJob(ticket=ticket, tier=tier.name, orders=orders, deadline_s=load.deadline_s)
 
@@ -118,7 +123,7 @@ class Reading:
             tier.bytes_loading -= nbytes
             self._read(load, tier, report, load.reading.pop(ticket))
 
-        staged = 0 if tier.lends else nbytes
+        staged = 0 if tier.lends else sum(staged_bytes(item.record_bytes) for item in piece)
         if not self._desk.dispatch.send(job, tier, read, now_s=now_s, nbytes=staged):
             return False
         tier.bytes_loading += nbytes
@@ -133,7 +138,7 @@ class Reading:
                 self._miss(load, item)
             return
         if all(isinstance(outcome, Found) for outcome in report.outcomes):
-            nbytes = sum(item.form.record_bytes for item in items)
+            nbytes = sum(item.record_bytes for item in items)
             tier.speed = tier.speed.learned(nbytes, report.seconds, now_s=self._desk.clock.now_s())
         copies: list[Copy] = []
         for item, outcome in zip(items, report.outcomes, strict=True):
@@ -185,7 +190,7 @@ class Reading:
             return
         now_s = self._desk.clock.now_s()
         in_use = [each.name for each in self._desk.tiers if each is tier or each.writable(now_s)]
-        nbytes = sum(copy.parcel.buffer.length for copy in copies)
+        nbytes = sum(copy.parcel.staged_bytes for copy in copies)
         for name in self._desk.settings.policies.placement.promotes(tier.name, in_use):
             target = self._desk.by_name[name]
             if target.book is not None and not self._writing.is_full(target, nbytes):

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 
 from kvist.base.ids import BlockHash
 from kvist.blocks.keys import TenantTag
-from kvist.fabric.turns import Row, Scope
+from kvist.fabric.rows import Row, Scope
 from kvist.tiers.ports import Entry
 
 _STALE_MIN = 64

@@ -15,7 +15,7 @@ from kvist.blocks.keys import BlockKey
 from kvist.fabric.desk import Desk
 from kvist.fabric.jobs import Report, Stamped, StampJob
 from kvist.fabric.messages import Declined, Offer, Room, Ticket
-from kvist.fabric.parcels import Parcel, Subject, payload_of
+from kvist.fabric.parcels import Parcel, Subject, payload_of, staged_bytes
 from kvist.fabric.policies import Candidate
 from kvist.fabric.tier_state import TierState
 from kvist.fabric.writing import Copy, Writing
@@ -52,7 +52,13 @@ class Storing:
         """See `kvist.fabric.control.Fabric.offer`."""
         key = BlockKey(self._desk.settings.namespace, offer.group, "prefix", offer.hash)
         form = self._desk.settings.forms[offer.group]
-        subject = Subject(key=key, tenant=offer.tenant, index=offer.index, form=form)
+        subject = Subject(
+            key=key,
+            tenant=offer.tenant,
+            index=offer.index,
+            form=form,
+            record_bytes=self._desk.record_bytes[offer.group],
+        )
         reason = self._why_not(subject)
         if reason is not None:
             return Declined(reason=reason)
@@ -93,14 +99,14 @@ class Storing:
             tenant=subject.tenant,
             group=key.group,
             index=subject.index,
-            record_bytes=subject.form.record_bytes,
+            record_bytes=subject.record_bytes,
         )
         if not desk.settings.policies.admission.admits(candidate):
             return "not admitted"
-        waiting = desk.parcels.bytes_storing + subject.form.record_bytes
-        if waiting > desk.settings.staging_bytes * desk.settings.store_share:
+        size = staged_bytes(subject.record_bytes)
+        if desk.parcels.bytes_storing + size > desk.store_bytes_max:
             return "busy"
-        return "busy" if any(self._writing.is_full(tier, subject.form.record_bytes) for tier in missing) else None
+        return "busy" if any(self._writing.is_full(tier, size) for tier in missing) else None
 
     def _targets(self, now_s: float) -> list[TierState]:
         """Where a new block should be written, of the tiers in use."""

@@ -10,71 +10,13 @@ does not evict. Three questions, each O(1):
 An extent with one record that must stay is not among the extents.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from kvist.base.ids import GroupId
-from kvist.blocks.keys import BlockKey, Namespace, TenantTag
-from kvist.fabric.claims import Cause
-from kvist.fabric.messages import Ticket
+from kvist.blocks.keys import BlockKey, TenantTag
 from kvist.fabric.policies import EvictionOrder
-from kvist.tiers.ports import Address, Entry
-
-Scope = tuple[Namespace, GroupId, TenantTag]
-"""Whose blocks of which group of which model."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Row:
-    """One place in use, from its reservation until it is free again.
-
-    Attributes:
-        offset, length, extent: the place.
-        expires_unix_s: None: never.
-        writer: who writes it; None once it was acknowledged.
-        entry: what was acknowledged; None until then.
-        holders: who reads it.
-        doomed: why it goes when the last of writer and holders lets go; nobody finds it any more.
-        used: counts up whenever some record is used.
-    """
-
-    address: Address
-    offset: int
-    length: int
-    extent: int
-    record_bytes: int
-    expires_unix_s: float | None
-    writer: Ticket | None
-    entry: Entry | None = None
-    holders: tuple[Ticket, ...] = ()
-    doomed: Cause | None = None
-    used: int = 0
-
-    @property
-    def key(self) -> BlockKey:
-        """Of the record."""
-        return self.address.key
-
-    @property
-    def tenant(self) -> TenantTag:
-        """Whose it is."""
-        return self.address.tenant
-
-    @property
-    def scope(self) -> Scope:
-        """Where look-ups in bulk find it."""
-        return (self.address.key.namespace, self.address.key.group, self.address.tenant)
-
-    @property
-    def evictable(self) -> bool:
-        """Whether it has a turn."""
-        entry = self.entry
-        return entry is not None and not self.holders and not entry.pinned and self.doomed is None
-
-    def alive(self, now_unix_s: float) -> bool:
-        """Whether it has not expired; a time that is not a number has passed."""
-        return self.expires_unix_s is None or self.expires_unix_s > now_unix_s
+from kvist.fabric.rows import Row
 
 
 class _Queue:
@@ -96,20 +38,23 @@ class _Extent:
     used: int = 0
 
 
-@dataclass(slots=True)
-class _Tenant:
-    queues: dict[int, _Queue] = field(default_factory=dict)
-    bytes: int = 0
-
-
 class Turns:
     """The orders of one tier's records. Called by `Book` alone, which looks records up by key."""
 
-    def __init__(self, extents: int, make_order: Callable[[], EvictionOrder]) -> None:
-        """Starts without records, in `extents` extents."""
+    def __init__(
+        self, extents: int, make_order: Callable[[], EvictionOrder], has_quota: Callable[[TenantTag], bool]
+    ) -> None:
+        """Starts without records.
+
+        Args:
+            extents: of the tier's space.
+            make_order: of the records of one class, and of those of one class and tenant.
+            has_quota: whether a tenant ever has to make room for itself; the answer does not change.
+        """
         self._make_order = make_order
+        self._has_quota = has_quota
         self._classes: dict[int, _Queue] = {}
-        self._tenants: dict[TenantTag, _Tenant] = {}
+        self._tenants: dict[TenantTag, dict[int, _Queue]] = {}
         self._extents = [_Extent() for _ in range(extents)]
         self._extent_order: OrderedDict[int, None] = OrderedDict()
         self._moment = 0
@@ -126,10 +71,12 @@ class Turns:
 
     def allow(self, row: Row) -> None:
         """A record gets a turn, behind all others."""
-        for queue in self._queues(row):
+        for queues in self._orders(row):
+            queue = queues.get(row.place.length)
+            if queue is None:
+                queue = queues[row.place.length] = _Queue(self._make_order())
             queue.order.add(row.key)
             queue.count += 1
-        self._tenants[row.tenant].bytes += row.length
         extent = self._extents[row.extent]
         extent.staying -= 1
         extent.leaving += 1
@@ -153,8 +100,8 @@ class Turns:
 
     def touch(self, row: Row) -> None:
         """A record with a turn was wanted, without being held."""
-        for queue in self._queues(row):
-            queue.order.touch(row.key)
+        for queues in self._orders(row):
+            queues[row.place.length].order.touch(row.key)
         self._settle(row)
 
     def first_of_class(self, length: int) -> BlockKey | None:
@@ -165,18 +112,17 @@ class Turns:
     def first_of_tenant(self, tenant: TenantTag, length: int) -> BlockKey:
         """A tenant's first record: of this length if it has one, else of the length of which it has most.
 
-        The tenant has a record with a turn.
+        The tenant has a quota, and a record with a turn.
         """
-        queues = self._tenants[tenant].queues
+        queues = self._tenants[tenant]
         queue = queues.get(length)
         if queue is None or not queue.count:
             queue = max(queues.values(), key=lambda each: each.count)
         return queue.order.choose()
 
     def bytes_of_tenant(self, tenant: TenantTag) -> int:
-        """Bytes of a tenant's records that have a turn."""
-        found = self._tenants.get(tenant)
-        return 0 if found is None else found.bytes
+        """Bytes of the records with a turn of a tenant that has a quota."""
+        return sum(length * queue.count for length, queue in self._tenants.get(tenant, {}).items())
 
     def oldest_extent(self) -> int | None:
         """The extent whose last use is longest ago, of those whose records all have a turn."""
@@ -186,48 +132,43 @@ class Turns:
         """When a record of the extent was last used, comparable with `Row.used`."""
         return self._extents[extent].used
 
-    def audit(self, rows: list[Row]) -> None:
+    def audit(self, rows: Sequence[Row]) -> None:
         """Compares with all records there are.
 
         Raises:
             AssertionError: naming what differs.
         """
         free = [row for row in rows if row.evictable]
-        for name, queues in (("classes", self._classes), ("tenants", None)):
-            counts: dict[int, int] = {}
-            found = [queues] if queues is not None else [each.queues for each in self._tenants.values()]
-            for length, queue in ((length, queue) for each in found for length, queue in each.items()):
-                counts[length] = counts.get(length, 0) + queue.count
-            right = {length: sum(row.length == length for row in free) for length in counts}
-            assert counts == right, f"{name}: {counts} have a turn, not {right}"
-            assert {row.length for row in free} <= set(counts), f"{name}: a length without an order"
+        by_class = {length: queue.count for length, queue in self._classes.items() if queue.count}
+        assert by_class == Counter(row.place.length for row in free), f"{by_class} records by length have a turn"
+        by_tenant = {
+            (tenant, length): each.count for tenant, all_ in self._tenants.items() for length, each in all_.items()
+        }
+        right = Counter((row.tenant, row.place.length) for row in free if self._has_quota(row.tenant))
+        assert by_tenant == right, f"{by_tenant} records by tenant and length have a turn, not {right}"
+        leaving, all_rows = Counter(row.extent for row in free), Counter(row.extent for row in rows)
         for index, extent in enumerate(self._extents):
-            mine = [row for row in rows if row.extent == index]
-            leaving = sum(row.evictable for row in mine)
-            assert (extent.leaving, extent.staying) == (leaving, len(mine) - leaving), f"extent {index}: {extent}"
-            emptied = bool(mine) and leaving == len(mine)
+            counted = (leaving[index], all_rows[index] - leaving[index])
+            assert (extent.leaving, extent.staying) == counted, f"extent {index}: {extent}, not {counted}"
+            emptied = 0 < leaving[index] == all_rows[index]
             assert emptied == (index in self._extent_order), f"extent {index} may be emptied: {emptied}"
-        held = {tenant: sum(row.length for row in free if row.tenant == tenant) for tenant in self._tenants}
-        assert held == {tenant: each.bytes for tenant, each in self._tenants.items()}, f"bytes by tenant: {held}"
 
-    def _queues(self, row: Row) -> tuple[_Queue, _Queue]:
-        tenant = self._tenants.setdefault(row.tenant, _Tenant())
-        return self._queue(self._classes, row.length), self._queue(tenant.queues, row.length)
+    def _orders(self, row: Row) -> tuple[dict[int, _Queue], ...]:
+        """Where the record has a turn: among all of its class, and among its tenant's."""
+        if not self._has_quota(row.tenant):
+            return (self._classes,)
+        return (self._classes, self._tenants.setdefault(row.tenant, {}))
 
     def _unqueue(self, row: Row) -> None:
-        tenant = self._tenants[row.tenant]
-        for queue in (self._classes[row.length], tenant.queues[row.length]):
+        length = row.place.length
+        for queues in self._orders(row):
+            queue = queues[length]
             queue.order.remove(row.key)
             queue.count -= 1
-        tenant.bytes -= row.length
-        if tenant.bytes == 0:
-            del self._tenants[row.tenant]
-
-    def _queue(self, queues: dict[int, _Queue], length: int) -> _Queue:
-        queue = queues.get(length)
-        if queue is None:
-            queue = queues[length] = _Queue(self._make_order())
-        return queue
+            if not queue.count and queues is not self._classes:  # there may be many tenants, most of them gone
+                del queues[length]
+                if not queues:
+                    del self._tenants[row.tenant]
 
     def _settle(self, row: Row) -> None:
         """Marks a use of the record, and gives its extent the turn that follows from it."""

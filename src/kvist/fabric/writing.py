@@ -109,7 +109,7 @@ class Writing:
     def _claim(self, tier: TierState, copy: Copy, ticket: Ticket) -> Address | None:
         """Where to write a record; None: nowhere, or it is there."""
         subject, now_unix_s = copy.parcel.subject, self._desk.calendar.now_unix_s()
-        size = subject.form.record_bytes
+        size = subject.record_bytes
         if self.is_there(tier, subject.key, now_unix_s):
             return None
         if tier.book is None:
@@ -128,7 +128,7 @@ class Writing:
     def _send(self, tier: TierState, ticket: Ticket, orders: Sequence[tuple[StoreOrder, Parcel]]) -> None:
         evicted = tuple(tier.undeleted)
         job = StoreJob(ticket=ticket, tier=tier.name, evicted=evicted, orders=tuple(order for order, _ in orders))
-        nbytes = sum(order.buffer.length for order in job.orders)
+        nbytes = sum(parcel.staged_bytes for _, parcel in orders)
 
         def written(report: Report) -> None:
             self._written(tier, job, report)
