@@ -158,8 +158,9 @@ def choose_longest(prospects: Sequence[Prospect], exploration: Exploration, *, n
     """Takes whatever saves most computing, cheap or not: for tests and measurements, and for models that cannot wait.
 
     Args:
-        prospects, now_s: see `choose`.
-        exploration: left as it is, because everything is tried anyway.
+        prospects: see `choose`.
+        exploration: nothing of it is spent, because everything is tried anyway.
+        now_s: by the caller's clock.
     """
     recompute = prospects[0]
     longest = max(range(len(prospects)), key=lambda index: (prospects[index].tokens, -prospects[index].load_s))
