@@ -176,7 +176,6 @@ class MemoryTier:
             pinned=False,
         )
         with self._lock:
-            self._check_open()
             self._entries[place.offset] = entry
         return _STORED
 

@@ -10,7 +10,17 @@ from fakes.tiers import BLUE, DictTier, key_of, memory_trial, read_of, write_of
 from kvist.base.errors import TierError, TierUnavailableError
 from kvist.tiers.faulty import Fail, Fault, Plan, Resize, Wait, faulty, scripted
 from kvist.tiers.metered import Metered, MeteredLender, metered
-from kvist.tiers.ports import Address, Lender, TierStatistics, Verb, VerbUse
+from kvist.tiers.ports import (
+    Address,
+    Lender,
+    NotStored,
+    Stored,
+    TierStatistics,
+    Verb,
+    VerbUse,
+    Write,
+    WriteOutcome,
+)
 
 ADDRESSES = [Address(key=key_of(number), tenant=BLUE) for number in range(4)]
 
@@ -39,6 +49,24 @@ def test_records_and_bytes_are_counted_by_what_came_of_them() -> None:
     assert (books.writes, books.bytes_written) == (3, 1806)
     assert (books.reads, books.bytes_read, books.damaged) == (2, 1202, 1)
     assert (books.deletes, books.failures, books.records) == (1, 0, 2)
+
+
+def test_what_was_not_taken_is_not_counted_as_written() -> None:
+    class Picky(DictTier):
+        """Takes every other record."""
+
+        def write(self, writes: Sequence[Write]) -> Sequence[WriteOutcome]:
+            taken = iter(super().write(writes[::2]))
+            return [NotStored(reason="full") if index % 2 else next(taken) for index in range(len(writes))]
+
+    tier = metered(Picky(), HandClock())
+    assert tier.write([write_of(address) for address in ADDRESSES[:3]]) == [
+        Stored(),
+        NotStored(reason="full"),
+        Stored(),
+    ]
+    books = tier.statistics()
+    assert (books.writes, books.bytes_written) == (2, 1_200)
 
 
 def test_each_verb_is_timed_by_the_clock_that_was_given() -> None:

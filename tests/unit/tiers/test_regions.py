@@ -77,7 +77,7 @@ def test_another_process_sees_the_same_bytes_and_none_that_was_not_given_the_des
     seen = subprocess.run(command, pass_fds=[region.fd], capture_output=True, text=True, check=True)
     assert seen.stdout.strip() == "b'hello'"
     assert bytes(region.view(10, 5)) == b"again"
-    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+    assert subprocess.run(command, close_fds=False, capture_output=True, check=False).returncode != 0
     region.close()
 
 
