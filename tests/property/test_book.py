@@ -69,9 +69,15 @@ class BookMachine(RuleBasedStateMachine):
             tenant_bytes_default=default,
         )
         self.book, self.model, self.now = Book(self.limits), NaiveBook(self.limits), 1000.0
+        self.serial = 0
 
     def count(self, name: str, *, when: bool = True) -> None:
         type(self).done[name] += when
+
+    def created(self) -> float:
+        """A moment that no other record has, so that what is oldest after a restart is no matter of taste."""
+        self.serial += 1
+        return self.now + self.serial / 2**16
 
     def rows(self, *, written: bool = False, held: bool = False) -> list[NaiveRow]:
         rows = self.model.rows
@@ -111,8 +117,9 @@ class BookMachine(RuleBasedStateMachine):
     def committed(self, row: NaiveRow) -> None:
         assert row.writer is not None
         was_doomed = row.doomed is not None
-        answer = self.book.commit(row.address.key, row.writer, self.now)
-        assert answer == self.model.commit(row, self.now)
+        created = self.created()
+        answer = self.book.commit(row.address.key, row.writer, created)
+        assert answer == self.model.commit(row, created)
         self.count("commit of a removed one" if was_doomed else "commit")
 
     @precondition(lambda self: self.rows(written=True))
@@ -237,7 +244,7 @@ class BookMachine(RuleBasedStateMachine):
                 Entry(
                     address=Address(key=key, tenant=tenant_of(key), place=place),
                     record_bytes=record_bytes,
-                    created_unix_s=self.now,
+                    created_unix_s=self.created(),
                     expires_unix_s=None if life is None else self.now + life,
                     pinned=offset % 5 == 0,
                 )
@@ -272,13 +279,8 @@ class BookMachine(RuleBasedStateMachine):
             books.stored,
             Counter({"expired": books.expired, "evicted": books.evicted, "lost": books.lost}),
         )
-        self.model.rows = self.in_turn()
         self.count("restart", when=bool(kept))
         self.count("restart refusing", when=bool(refused))
-
-    def in_turn(self) -> list[NaiveRow]:
-        """Of equal age any order is right; the model takes the books', seen in what they would find first."""
-        return sorted(self.model.rows, key=lambda row: row.created or 0.0)
 
     def cannot_be_kept(self, entry: Entry) -> bool:
         """Whether nothing more could be kept: expired, malformed, or in the way of what is kept."""
