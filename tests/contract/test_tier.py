@@ -1,7 +1,7 @@
 """What the fabric may rely on from every tier and every wrapper of one.
 
 A `Tier` is a `Finder`, `Reader`, `Writer`, `Deleter`, `Keeper` and `Lister` in one; some are a `Lender` besides. All
-that is in `fakes.tiers.MAKERS` runs: DictTier, MemoryTier, RedisTier; Verified, Metered and Faulty over the first,
+that is in `fakes.tiers.MAKERS` runs: DictTier, MemoryTier, DiskTier, RedisTier; Verified, Metered and Faulty over the first,
 VerifiedLender, MeteredLender and FaultyLender over the second.
 """
 

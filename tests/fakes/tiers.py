@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from blake3 import blake3
 
@@ -16,6 +18,8 @@ from kvist.base.errors import TierUnavailableError
 from kvist.base.ids import BlockHash, GroupId
 from kvist.blocks.form import HEADER_BYTES, Form, Header, Part, Plane, stamp_record
 from kvist.blocks.keys import BlockKey, Namespace, TenantTag
+from kvist.tiers.disk import DiskTier
+from kvist.tiers.disk_settings import DiskSettings
 from kvist.tiers.faulty import faulty, scripted
 from kvist.tiers.memory import MemoryTier
 from kvist.tiers.metered import metered
@@ -261,7 +265,23 @@ def redis_trial() -> Iterator[Trial]:
     tier.close()
 
 
-TIERS: dict[str, Maker] = {"dict": dict_trial, "memory": memory_trial, "redis": redis_trial}
+@contextmanager
+def disk_trial() -> Iterator[Trial]:
+    """A directory; one segment holds all, since the places of a trial follow each other without regard to segments."""
+    with TemporaryDirectory(prefix="kvist-disk-") as directory:
+        settings = DiskSettings(
+            directory=Path(directory),
+            bytes_max=64 * 2**20,
+            bytes_free_min=0,
+            record_bytes_min=4096,
+            segment_bytes=64 * 2**20,
+        )
+        tier = DiskTier("disk", settings)
+        yield Trial(tier=tier, alignment=tier.alignment)
+        tier.close()
+
+
+TIERS: dict[str, Maker] = {"dict": dict_trial, "memory": memory_trial, "disk": disk_trial, "redis": redis_trial}
 """Every tier, by the name that a test run shows."""
 
 WRAPPERS: dict[str, Callable[[Tier], Tier]] = {"verified": verified, "metered": timed, "faulty": faultless}
