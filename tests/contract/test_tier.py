@@ -1,8 +1,8 @@
 """What the fabric may rely on from every tier and every wrapper of one.
 
 A `Tier` is a `Finder`, `Reader`, `Writer`, `Deleter`, `Keeper` and `Lister` in one; some are a `Lender` besides. All
-that is in `fakes.tiers.MAKERS` runs: DictTier, MemoryTier, DiskTier, RedisTier; Verified, Metered and Faulty over the first,
-VerifiedLender, MeteredLender and FaultyLender over the second.
+that is in `fakes.tiers.MAKERS` runs: DictTier, MemoryTier, DiskTier, RedisTier; Verified, Metered and Faulty over the
+first, VerifiedLender, MeteredLender and FaultyLender over the second.
 """
 
 from collections.abc import Sequence
