@@ -107,7 +107,7 @@ def test_a_candidate_takes_each_needed_block_once_from_the_first_source_that_has
 def test_the_first_candidate_is_g1_alone_and_every_token_is_counted_once(case: Case) -> None:
     offered = found_in(case)
     assert offered[0].end == max(case.ends([0]))
-    assert offered[0].wants() == []
+    assert offered[0].wants(range(len(case.present))) == []
     for candidate in offered:
         assert sum(candidate.lengths) == candidate.end
         assert all(length >= 0 for length in candidate.lengths)
@@ -117,10 +117,10 @@ def test_the_first_candidate_is_g1_alone_and_every_token_is_counted_once(case: C
 @given(cases())
 def test_wants_are_what_tiers_give_in_the_order_of_positions(case: Case) -> None:
     for candidate in found_in(case):
-        wants = candidate.wants()
-        assert [index for index, _, _ in wants] == sorted(index for index, _, _ in wants)
+        wants = candidate.wants(range(len(case.present)))
+        assert [index for _, index, _ in wants] == sorted(index for _, index, _ in wants)
         assert sorted(wants) == sorted(
-            (index, group, source)
+            (group, index, source)
             for source in range(1, len(case.present))
             for group in range(len(case.windows))
             for index in taken(candidate, source, group)

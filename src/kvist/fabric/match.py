@@ -12,9 +12,14 @@ length, so a shorter one cannot be the best (docs/explanation/load-or-recompute.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import itemgetter
+from typing import TypeVar
 
 from kvist.base.units import Tokens
 from kvist.blocks.window import first_block_of_hit
+
+Name = TypeVar("Name")
 
 BlockSet = int
 """Bit i is set where block i (or, in a set of lengths, length i) is in the set."""
@@ -40,15 +45,13 @@ class Candidate:
     lengths: tuple[int, ...]
     takes: tuple[tuple[BlockSet, ...], ...] = field(repr=False)
 
-    def wants(self) -> list[tuple[int, int, int]]:
-        """What must be loaded, as (index of the block, group, source), in the order of positions."""
-        wants = [
-            (index, group, source)
-            for source, groups in enumerate(self.takes[1:], start=1)
-            for group, blocks in enumerate(groups)
-            for index in _indices(blocks)
-        ]
-        wants.sort(key=_position)
+    def wants(self, names: Sequence[Name]) -> list[tuple[int, int, Name]]:
+        """What must be loaded, as (group, index of the block, name of the source), in the order of positions."""
+        wants: list[tuple[int, int, Name]] = []
+        for name, groups in zip(names[1:], self.takes[1:], strict=True):
+            for group, blocks in enumerate(groups):
+                wants += zip(repeat(group), _indices(blocks), repeat(name))  # ends with the blocks; thousands, in C
+        wants.sort(key=itemgetter(1))
         return wants
 
 
@@ -195,7 +198,3 @@ def _union(sets: Iterable[BlockSet]) -> BlockSet:
 
 def _indices(blocks: BlockSet) -> list[int]:
     return [index for index, digit in enumerate(bin(blocks)[:1:-1]) if digit == "1"]
-
-
-def _position(want: tuple[int, int, int]) -> int:
-    return want[0]

@@ -16,7 +16,7 @@ def flags(text: str) -> list[bool]:
 
 def test_without_tiers_there_is_what_g1_alone_gives() -> None:
     (only,) = candidates([[flags("1101")]], [FULL], block_tokens=16, limit=4)
-    assert (only.end, only.blocks, only.lengths, only.wants()) == (2, ((2,),), (2,), [])
+    assert (only.end, only.blocks, only.lengths, only.wants(range(1))) == (2, ((2,),), (2,), [])
 
 
 def test_each_set_of_tiers_is_offered_once_shortest_first() -> None:
@@ -39,7 +39,7 @@ def test_a_slow_tier_in_the_middle_can_be_left_out() -> None:
 def test_sources_fill_each_others_gaps_in_the_order_of_positions() -> None:
     found = candidates([[flags("1001")], [flags("0100")], [flags("0110")]], [FULL], block_tokens=16, limit=4)
     assert [each.end for each in found] == [1, 2, 4, 4]
-    assert [each.wants() for each in found[2:]] == [[(1, 0, 1), (2, 0, 2)], [(1, 0, 2), (2, 0, 2)]]
+    assert [each.wants(range(3)) for each in found[2:]] == [[(0, 1, 1), (0, 2, 2)], [(0, 1, 2), (0, 2, 2)]]
 
 
 def test_a_window_takes_only_the_blocks_before_the_end() -> None:
@@ -47,7 +47,7 @@ def test_a_window_takes_only_the_blocks_before_the_end() -> None:
     none, longest = candidates([[[], []], [full, windowed]], [FULL, WINDOWED], block_tokens=16, limit=8)
     assert none.end == 0
     assert (longest.end, longest.blocks) == (8, ((0, 0), (8, 2)))
-    assert longest.wants()[-4:] == [(6, 0, 1), (6, 1, 1), (7, 0, 1), (7, 1, 1)]
+    assert longest.wants(range(2))[-4:] == [(0, 6, 1), (1, 6, 1), (0, 7, 1), (1, 7, 1)]
 
 
 def test_tokens_count_once_with_the_least_preferred_source_that_they_need() -> None:
