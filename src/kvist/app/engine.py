@@ -4,36 +4,48 @@ The order matters: weights and workspace are really allocated and measured befor
 what the pool is given is what is left.
 """
 
+import contextlib
 import json
+import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kvist.app.budget import Budget, check_asked, engine_limits, kv_bytes, kv_limits
+from kvist.app.cache_dir import cache_root
 from kvist.app.config import ServeConfig
+from kvist.app.fabric import opened_below
 from kvist.app.identity import kv_namespace
 from kvist.app.locate import ModelFiles
 from kvist.app.memory import bytes_free
 from kvist.app.progress import Progress, Report
+from kvist.app.secret import SECRET_BYTES, load_secret
 from kvist.app.workspace import measure_workspace
 from kvist.base.errors import ModelError
+from kvist.base.ids import GroupId
 from kvist.base.units import Tokens
+from kvist.blocks.eviction import CopiesFirst
+from kvist.blocks.keys import Namespace
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import PrefixCache
 from kvist.blocks.window import Retention
+from kvist.cost.prefill import PrefillModel, Work, prefill_model
 from kvist.engine.backends.device import bytes_free_on, meter_of, open_device, set_threads, torch_dtype
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.loading import load_model, weights_bytes
 from kvist.engine.backends.tiles import TILE_ROWS
 from kvist.engine.backends.torch_backend import TorchBackend
+from kvist.engine.below import Below
 from kvist.engine.core import EngineCore
 from kvist.engine.limits import check_limits
 from kvist.engine.settings import EngineSettings
 from kvist.engine.thread import EngineThread
 from kvist.geometry.config import geometry_from_config
-from kvist.geometry.groups import ModelGeometry
-from kvist.planner.budget import plan_kv
+from kvist.geometry.groups import DTYPE_BYTES, ModelGeometry
+from kvist.planner.budget import KvLimits, plan_kv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +70,11 @@ def read_geometry(directory: Path) -> ModelGeometry:
     return geometry_from_config(config)
 
 
-def start_engine(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig, report: Report) -> Started:
-    """Loads a model and starts its engine.
+@contextlib.contextmanager
+def started_engine(
+    files: ModelFiles, geometry: ModelGeometry, config: ServeConfig, report: Report
+) -> Iterator[Started]:
+    """Loads a model, starts its engine, and stops it in the end with everything below it.
 
     Args:
         files: of the model.
@@ -75,12 +90,44 @@ def start_engine(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig
     limits = kv_limits(geometry, config)
     # Before anything is built: contradictions do not depend on what fits.
     check_limits(engine_limits(geometry, config, limits.model_tokens_max), step_tokens=config.step_tokens)
-    device = open_device(config.device)
+    open_device(config.device)
+    namespace = kv_namespace(files.directory, geometry, config, report)
+    with ExitStack() as stack:
+        # Before the weights, because it is quick to refuse, and before the KV pool takes what is left of memory.
+        expected = _expected_prefill(files, geometry, config)
+        below = stack.enter_context(opened_below(config, geometry, namespace, expected, report))
+        ground = Ground(files=files, geometry=geometry, config=config, limits=limits)
+        backend, budget = _allocated(ground, report)
+        core = EngineCore(
+            backend,
+            _cache(namespace, ground, budget, below),
+            _settings(geometry, config, budget),
+            secret=_secret(config),
+            below=below,
+        )
+        engine = EngineThread(core, budget.limits)
+        engine.start()
+        stack.callback(engine.stop)
+        yield Started(engine=engine, budget=budget)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What an engine is built on."""
+
+    files: ModelFiles
+    geometry: ModelGeometry
+    config: ServeConfig
+    limits: KvLimits
+
+
+def _allocated(ground: Ground, report: Report) -> tuple[TorchBackend, Budget]:
+    """Loads the weights, measures what a step takes, and gives the KV pool its memory."""
+    config, geometry, device = ground.config, ground.geometry, open_device(ground.config.device)
     if config.threads is not None:
         set_threads(config.threads)
-
     report(Progress(stage="Loading weights"))
-    model = load_model(files.directory, geometry, dtype=torch_dtype(config.dtype), device=device)
+    model = load_model(ground.files.directory, geometry, dtype=torch_dtype(config.dtype), device=device)
 
     def store_of(blocks: tuple[int, ...]) -> KvStore:
         dtype = torch_dtype(config.dtype)
@@ -90,7 +137,7 @@ def start_engine(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig
     groups = len(geometry.groups)
     workspace = measure_workspace(
         lambda blocks: TorchBackend(model, store_of((blocks,) * groups)),
-        limits,
+        ground.limits,
         groups=groups,
         rows=2 * TILE_ROWS,  # the second tile makes the masks grow, and the others are like it
         meter=meter_of(device),
@@ -98,7 +145,7 @@ def start_engine(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig
 
     report(Progress(stage="Allocating KV memory"))
     own = bytes_free_on(device)
-    plan = plan_kv(geometry, kv_bytes(config, bytes_free() if own is None else own, workspace), limits)
+    plan = plan_kv(geometry, kv_bytes(config, bytes_free() if own is None else own, workspace), ground.limits)
     check_asked(config, plan)
     store = store_of(plan.blocks)
     budget = Budget(
@@ -110,18 +157,44 @@ def start_engine(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig
         kv_bytes_per_token=geometry.bytes_per_token(config.dtype),
         block_tokens=config.block_tokens,
     )
-    cache = PrefixCache(
-        kv_namespace(files.directory, geometry, config, report),
-        [BlockPool(blocks) for blocks in plan.blocks],
-        [group.window for group in geometry.groups],
-        block_tokens=config.block_tokens,
+    return TorchBackend(model, store), budget
+
+
+def _cache(namespace: Namespace, ground: Ground, budget: Budget, below: Below | None) -> PrefixCache:
+    """Pools that give up first what can be loaded again, where there is something to load from."""
+
+    def pool(group: int, blocks: int) -> BlockPool:
+        if below is None:
+            return BlockPool(blocks)
+        return BlockPool(blocks, policy=CopiesFirst(), has_copy=partial(below.tiers.has_copy, GroupId(group)))
+
+    return PrefixCache(
+        namespace,
+        [pool(group, blocks) for group, blocks in enumerate(budget.plan.blocks)],
+        [group.window for group in ground.geometry.groups],
+        block_tokens=ground.config.block_tokens,
     )
-    core = EngineCore(
-        TorchBackend(model, store), cache, _settings(geometry, config, budget), secret=secrets.token_bytes(32)
+
+
+def _secret(config: ServeConfig) -> bytes:
+    """What tenants' hashes are keyed with: of this process alone while its blocks do not leave it."""
+    if not config.tiers:
+        return secrets.token_bytes(SECRET_BYTES)
+    if config.cache_secret_file is not None:
+        return load_secret(Path(config.cache_secret_file).absolute())
+    return load_secret(cache_root(os.environ) / "secret")
+
+
+def _expected_prefill(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig) -> PrefillModel:
+    """How long computing should take, from the size of the weights and of attention; a start, until it is measured."""
+    weights = sum(path.stat().st_size for path in files.directory.glob("*.safetensors"))
+    heads = geometry.query_heads
+    unbounded = [group for group in geometry.groups if group.window is None]
+    work = Work(
+        parameters=weights // DTYPE_BYTES[geometry.dtype],
+        attention_width=sum(len(group.layers) * heads * group.head_dim_k for group in unbounded),
     )
-    engine = EngineThread(core, budget.limits)
-    engine.start()
-    return Started(engine=engine, budget=budget)
+    return prefill_model(work, step_tokens=Tokens(config.step_tokens))
 
 
 def _settings(geometry: ModelGeometry, config: ServeConfig, budget: Budget) -> EngineSettings:
@@ -134,5 +207,6 @@ def _settings(geometry: ModelGeometry, config: ServeConfig, budget: Budget) -> E
         sequences_max=config.sequences_max,
         overcommit=config.overcommit,
         audits=config.audit,
+        offload_prompt_only=config.offload_prompt_only,
         retention=Retention(checkpoint_tokens=Tokens(config.window_checkpoint_tokens)),
     )

@@ -1,14 +1,13 @@
 """`kvist serve`, without its looks: finds the model, starts the engine, serves it, stops it."""
 
 import socket
-import time
 from collections.abc import Callable
 from contextlib import closing
 
 from kvist.app.budget import Budget
-from kvist.app.clock import SystemClock
+from kvist.app.clock import SystemCalendar, SystemClock
 from kvist.app.config import ServeConfig
-from kvist.app.engine import read_geometry, start_engine
+from kvist.app.engine import read_geometry, started_engine
 from kvist.app.locate import locate
 from kvist.app.progress import Progress, Report
 from kvist.engine.backends.device import open_device
@@ -44,19 +43,16 @@ def _serve(config: ServeConfig, listener: socket.socket, report: Report, on_read
     files = locate(config.model, progress=report)
     geometry = read_geometry(files.directory)  # before others read the directory, who know more kinds of models
     tokenizer = load_tokenizer(files.directory)
-    started = start_engine(files, geometry, config, report)
-    card = ModelCard(
-        id=config.served_model_name or files.served_name,
-        root=str(files.directory),
-        created_s=int(time.time()),  # noqa: TID251  the API wants the calendar's time, which no clock port tells
-    )
-    app = create_app(started.engine, tokenizer, ServerSettings(model=card), SystemClock())
+    with started_engine(files, geometry, config, report) as started:
+        card = ModelCard(
+            id=config.served_model_name or files.served_name,
+            root=str(files.directory),
+            created_s=int(SystemCalendar().now_unix_s()),
+        )
+        app = create_app(started.engine, tokenizer, ServerSettings(model=card), SystemClock())
 
-    def listening(host: str, port: int) -> None:
-        shown = f"[{host}]" if ":" in host else host
-        on_ready(f"http://{shown}:{port}", started.budget)
+        def listening(host: str, port: int) -> None:
+            shown = f"[{host}]" if ":" in host else host
+            on_ready(f"http://{shown}:{port}", started.budget)
 
-    try:
         serve(app, listener, config.drain_seconds, listening)
-    finally:
-        started.engine.stop()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kvist.base.ids import BlockHash, GroupId
 from kvist.fabric.messages import (
     Declined,
     FabricStatistics,
@@ -87,6 +88,10 @@ class Tiers(Loads, Stores, Protocol):
 
     on_change: Callable[[], None] | None
 
+    def has_copy(self, group: GroupId, block_hash: BlockHash) -> bool:
+        """Whether some tier has this block, as far as is known; about a microsecond."""
+        ...
+
     def learn_prefill(self, start: int, end: int, seconds: float) -> None:
         """A step that computed nothing but tokens [start, end) of one sequence took so long."""
         ...
@@ -147,6 +152,10 @@ class NoTiers:
     def withdraw(self, room: Room) -> None:
         """No room was ever given."""
         raise AssertionError(f"{room} was not given here")
+
+    def has_copy(self, group: GroupId, block_hash: BlockHash) -> bool:  # noqa: ARG002  the same for every block
+        """There is nowhere to have one."""
+        return False
 
     def learn_prefill(self, start: int, end: int, seconds: float) -> None:
         """Nobody needs to know."""

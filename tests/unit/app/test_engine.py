@@ -3,6 +3,7 @@
 import json
 import queue
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from kvist.app.config import ServeConfig, read_config
-from kvist.app.engine import Started, read_geometry, start_engine
+from kvist.app.engine import Started, read_geometry, started_engine
 from kvist.app.locate import ModelFiles
 from kvist.app.progress import Progress
 from kvist.base.errors import CapacityError, ConfigError, ModelError
@@ -40,11 +41,18 @@ def settings(**fields: Any) -> ServeConfig:
     return read_config({"dtype": "float32", "kv_memory": "4MiB", "step_tokens": 64, "sequences_max": 4} | fields)
 
 
-def start(files: ModelFiles, **fields: Any) -> tuple[Started, list[str]]:
+@contextmanager
+def start(files: ModelFiles, **fields: Any) -> Iterator[tuple[Started, list[str]]]:
     """A started engine, and the stages it told of."""
     stages: list[Progress] = []
-    started = start_engine(files, read_geometry(files.directory), settings(**fields), stages.append)
-    return started, [stage.stage for stage in stages]
+    with started_engine(files, read_geometry(files.directory), settings(**fields), stages.append) as started:
+        yield started, [stage.stage for stage in stages]
+
+
+def begin(opened: AbstractContextManager[object]) -> None:
+    """Enters what is expected to refuse."""
+    with opened:
+        pass
 
 
 def ask(started: Started, name: str, prompt: list[int], output: int) -> list[Event]:
@@ -66,12 +74,9 @@ def ask(started: Started, name: str, prompt: list[int], output: int) -> list[Eve
 
 
 def test_a_started_engine_answers_as_transformers_does_and_from_its_cache_the_second_time(gemma: ModelFiles) -> None:
-    started, stages = start(gemma)
-    try:
-        prompt = list(range(3, 103))
+    prompt = list(range(3, 103))
+    with start(gemma) as (started, stages):
         cold, warm = ask(started, "cold", prompt, 6), ask(started, "warm", prompt, 6)
-    finally:
-        started.engine.stop()
     (expected,) = generate(subject("gemma3"), [prompt], 6)
     for events, cached in ((cold, 0), (warm, 96)):
         assert [event.token for event in events if isinstance(event, TokenDrawn)] == expected.tokens
@@ -81,8 +86,8 @@ def test_a_started_engine_answers_as_transformers_does_and_from_its_cache_the_se
 
 
 def test_the_budget_adds_up(gemma: ModelFiles) -> None:
-    started, _ = start(gemma, model_tokens_max=256)
-    started.engine.stop()
+    with start(gemma, model_tokens_max=256) as (started, _):
+        statistics = started.engine.statistics()
     budget, geometry = started.budget, read_geometry(gemma.directory)
     assert budget.weights == 4 * sum(each.numel() for each in subject("gemma3").served.parameters())
     assert budget.kv == budget.plan.bytes_used <= 4 * MIB
@@ -91,16 +96,13 @@ def test_the_budget_adds_up(gemma: ModelFiles) -> None:
     assert budget.limits == started.engine.limits
     assert budget.limits.model_tokens_max == 256
     assert budget.limits.longest_request_tokens == budget.plan.longest_request_tokens
-    statistics = started.engine.statistics()
     assert statistics.kv_bytes == budget.kv
     assert tuple(each.free for each in statistics.blocks) == budget.plan.blocks
 
 
 def test_half_the_bytes_per_number_is_half_the_bytes_per_token(gemma: ModelFiles) -> None:
-    full, _ = start(gemma)
-    half, _ = start(gemma, dtype="bfloat16")
-    for started in (full, half):
-        started.engine.stop()
+    with start(gemma) as (full, _), start(gemma, dtype="bfloat16") as (half, _):
+        pass
     assert half.budget.kv_bytes_per_token * 2 == full.budget.kv_bytes_per_token
     assert half.budget.weights * 2 == full.budget.weights
     assert half.budget.plan.tokens_capacity > full.budget.plan.tokens_capacity
@@ -124,24 +126,24 @@ def test_contradictions_are_told_before_weights_are_even_looked_at(
     stages: list[Progress] = []
     geometry = read_geometry(gemma.directory)
     with pytest.raises(ConfigError, match=complaint):
-        start_engine(replace(gemma, directory=tmp_path), geometry, settings(**fields), stages.append)
+        begin(started_engine(replace(gemma, directory=tmp_path), geometry, settings(**fields), stages.append))
     assert stages == []
 
 
 def test_a_device_that_is_not_there_is_told_before_weights_are_looked_at(gemma: ModelFiles, tmp_path: Path) -> None:
     geometry, nowhere = read_geometry(gemma.directory), replace(gemma, directory=tmp_path)
     with pytest.raises(ConfigError, match=r"device 'cuda' is not available here|cannot load the model"):
-        start_engine(nowhere, geometry, settings(device="cuda"), lambda _: None)
+        begin(started_engine(nowhere, geometry, settings(device="cuda"), lambda _: None))
 
 
 def test_a_pool_larger_than_the_machine_is_refused_with_the_flag(gemma: ModelFiles) -> None:
     with pytest.raises(CapacityError, match=r"1024\.0 TiB of KV memory do not fit: .* --kv-memory"):
-        start(gemma, kv_memory="1024TiB")
+        begin(start(gemma, kv_memory="1024TiB"))
 
 
 def test_a_pool_of_less_than_a_block_is_refused(gemma: ModelFiles) -> None:
     with pytest.raises(CapacityError, match="do not hold one block"):
-        start(gemma, kv_memory="100B")
+        begin(start(gemma, kv_memory="100B"))
 
 
 def test_weights_that_are_not_the_configuration_s_are_refused(gemma: ModelFiles, tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_weights_that_are_not_the_configuration_s_are_refused(gemma: ModelFiles,
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes((gemma.directory / "model.safetensors").read_bytes())
     with pytest.raises(ModelError, match="of another shape"):
-        start(replace(gemma, directory=tmp_path))
+        begin(start(replace(gemma, directory=tmp_path)))
 
 
 @pytest.mark.parametrize(
