@@ -5,118 +5,32 @@ Knows what each request must get and what the books must say; the tests only cho
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from itertools import accumulate, takewhile
+from dataclasses import asdict
+from itertools import accumulate
 
 from fakes.backend import MemoryBackend, Truth, answer_alone
+from fakes.below import DictTiers
+from fakes.shape import VOCAB, Shape, groups_of
 from kvist.base.errors import CapacityError
 from kvist.base.ids import BlockHash, BlockId, RequestId, TenantId, TokenId
-from kvist.base.units import Bytes, Tokens
 from kvist.blocks.keys import namespace_of
 from kvist.blocks.lifecycle import State
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import PrefixCache
-from kvist.blocks.window import Retention, first_block_of_hit
-from kvist.engine.admission import AdmissionRules
+from kvist.blocks.window import first_block_of_hit
 from kvist.engine.backend import Backend, BackendError
+from kvist.engine.below import Below
 from kvist.engine.core import EngineCore
-from kvist.engine.messages import Admitted, EngineLimits, Event, Failed, Finished, Refused, TokenDrawn
-from kvist.engine.request import Request, Sampling
+from kvist.engine.messages import Admitted, Event, Failed, Finished, Refused, TokenDrawn
+from kvist.engine.request import Request
 from kvist.engine.sequence import Sequence
-from kvist.engine.settings import EngineSettings
-from kvist.geometry.groups import KvGroup
-
-VOCAB = 3
-"""Few tokens, so that prompts and answers meet by chance."""
-
-
-def groups_of(windows: tuple[int | None, ...]) -> tuple[KvGroup, ...]:
-    """One KV group of one layer for each window."""
-    return tuple(
-        KvGroup(layers=(layer,), kv_heads=1, head_dim_k=1, head_dim_v=1, window=None if w is None else Tokens(w))
-        for layer, w in enumerate(windows)
-    )
-
-
-def request_of(
-    name: str, prompt: tuple[int, ...], *, output: int = 4, tenant: str = "blue", seed: int = 0, stops: tuple = ()
-) -> Request:
-    """A request, with what most tests do not care about filled in."""
-    return Request(
-        id=RequestId(name),
-        tenant=TenantId(tenant),
-        prompt=tuple(map(TokenId, prompt)),
-        output_tokens_max=Tokens(output),
-        sampling=Sampling(seed=seed),
-        stop_tokens=frozenset(map(TokenId, stops)),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What an engine is made of; by KV group: windows, and the blocks of each pool."""
-
-    windows: tuple[int | None, ...] = (None,)
-    blocks: tuple[int, ...] = (64,)
-    block_tokens: int = 4
-    step_tokens: int = 16
-    sequences_max: int = 4
-    waiting_max: int = 1000
-    overcommit: float = 1.0
-    retention: Retention = Retention(checkpoint_tokens=Tokens(32), slack_tokens=Tokens(8))
-
-    @property
-    def rules(self) -> AdmissionRules:
-        """The figures of admission for this shape."""
-        return AdmissionRules(
-            groups=groups_of(self.windows),
-            block_tokens=self.block_tokens,
-            step_tokens=self.step_tokens,
-            overcommit=self.overcommit,
-        )
-
-    @property
-    def longest(self) -> Tokens:
-        """The longest sequence that fits alone."""
-        rules = self.rules
-        fits = takewhile(
-            lambda n: all(
-                most <= have for most, have in zip(rules.peak(n, rules.step_tokens), self.blocks, strict=True)
-            ),
-            range(1, 1000),
-        )
-        return Tokens(max(fits, default=0))
-
-    @property
-    def limits(self) -> EngineLimits:
-        """Bounds that refuse only what can never fit."""
-        return EngineLimits(
-            model_tokens_max=Tokens(2000),
-            prompt_tokens_max=Tokens(1000),
-            output_tokens_max=Tokens(1000),
-            longest_request_tokens=self.longest,
-            sequences_max=self.sequences_max,
-            waiting_max=self.waiting_max,
-            vocab_size=VOCAB,
-        )
-
-    @property
-    def settings(self) -> EngineSettings:
-        """The engine's settings for this shape."""
-        return EngineSettings(
-            groups=groups_of(self.windows),
-            kv_bytes=Bytes(0),
-            kv_bytes_per_token=Bytes(0),
-            block_tokens=self.block_tokens,
-            step_tokens=self.step_tokens,
-            sequences_max=self.sequences_max,
-            overcommit=self.overcommit,
-            retention=self.retention,
-        )
 
 
 class EngineTrial:
-    """One engine and all that was asked of it; `around` may put something between the core and the backend.
+    """One engine and all that was asked of it.
+
+    `around` may put something between the core and the backend, `tiers` something below it, which knows what the
+    engine `before` this one was asked.
 
     Attributes:
         core, backend, pools: the parts.
@@ -124,8 +38,16 @@ class EngineTrial:
         faults: runs that were told to fail.
     """
 
-    def __init__(self, shape: Shape, *, around: Callable[[MemoryBackend], Backend] = lambda inner: inner) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        around: Callable[[MemoryBackend], Backend] = lambda inner: inner,
+        tiers: DictTiers | None = None,
+        before: "EngineTrial | None" = None,
+    ) -> None:
         self.shape = shape
+        self.tiers = tiers
         self.truth = Truth()
         self.pools = [BlockPool(count) for count in shape.blocks]
         self.backend = MemoryBackend(
@@ -133,10 +55,13 @@ class EngineTrial:
         )
         windows = [group.window for group in groups_of(shape.windows)]
         cache = PrefixCache(namespace_of({}), self.pools, windows, block_tokens=shape.block_tokens)
-        self.core = EngineCore(around(self.backend), cache, shape.settings, secret=b"secret")
+        below = Below() if tiers is None else Below(tiers=tiers, view=tiers.view, now_s=tiers.clock.now_s)
+        self.core = EngineCore(around(self.backend), cache, shape.settings, secret=b"secret", below=below)
+        self.past: list[tuple[TenantId, list[TokenId]]] = [] if before is None else before.asked()
         self.requests: dict[RequestId, Request] = {}
         self.events: dict[RequestId, list[Event]] = defaultdict(list)
         self.aborted: set[RequestId] = set()
+        self._loaded: set[RequestId] = set()
         self._contents: dict[tuple[int, BlockHash], tuple[int | None, ...]] = {}
         self._before: dict[str, int] = {}
 
@@ -167,16 +92,29 @@ class EngineTrial:
         """One step, which fails when told to."""
         assert self.core.has_work, "a mistake of the test"
         self.backend.fault = fault
-        oldest = next(iter(self.core._running), None)
+        oldest = min(self.core._holding(), key=lambda sequence: sequence.turn, default=None)
+        preemptions = oldest.preemptions if oldest else 0
         runs, failed, computed = self.backend.runs, self.backend.runs_failed, self.backend.computed.total()
-        self.core.step()
-        assert self.backend.runs == runs + 1, "one step is one run"
-        assert self.backend.runs_failed > failed or self.backend.computed.total() > computed, "a step did nothing"
+        is_useful = self.core.step()
+        if self.tiers is None:
+            assert self.backend.runs == runs + 1, "one step is one run"
+        if self.backend.runs > runs:
+            assert self.backend.runs_failed > failed or self.backend.computed.total() > computed, "a step did nothing"
         assert self.backend.computed.total() - computed <= self.shape.step_tokens
-        assert oldest not in [sequence.request.id for sequence in self.core._waiting], "the oldest was preempted"
+        assert oldest is None or oldest.preemptions == preemptions, "the oldest was preempted"
         self.check()
+        if not is_useful:
+            self._wait()
         if self.backend.runs_failed == failed:
             self._check_waste()
+
+    def _wait(self) -> None:
+        """Nothing can be done before something changes below; it must be waited for, and will come in time."""
+        self.backend.fault = None  # nothing ran
+        assert self.core.heeds_tiers, "it sleeps, and nothing will wake it"
+        patience_s = self.core.patience_s()
+        assert not self.core.has_work or patience_s is None or patience_s > 0, "it would spin"
+        self.tiers.tick()
 
     def drain(self) -> None:
         """Steps until nothing is left to do, within the bound that the law of the oldest gives.
@@ -186,6 +124,8 @@ class EngineTrial:
         """
         live = [request for request in self.requests.values() if not self.ended(request.id)]
         tries = 1 if self.backend.batch_tokens_max is None else self.shape.sequences_max + 1
+        if self.tiers is not None:  # each may wait once for an answer, and once for a load
+            tries += self.tiers.manners.answer_s + self.tiers.manners.patience_s
         for _ in range(tries * sum(len(request.prompt) + request.output_tokens_max for request in live)):
             if self.core.has_work:
                 self.step()
@@ -196,6 +136,11 @@ class EngineTrial:
     def ended(self, request_id: RequestId) -> bool:
         """Whether a request got its last event."""
         return any(isinstance(event, Finished | Failed | Refused) for event in self.events[request_id])
+
+    def asked(self, *, but: RequestId | None = None) -> list[tuple[TenantId, list[TokenId]]]:
+        """Tenant and tokens of every request, but perhaps one, here and before."""
+        tokens = ((name, each) for name, each in self.truth.tokens.items() if name != but)
+        return [*self.past, *((self.requests[name].tenant, each) for name, each in tokens)]
 
     def answer(self, request_id: RequestId) -> list[TokenId]:
         """The tokens delivered."""
@@ -209,8 +154,11 @@ class EngineTrial:
     def check(self) -> None:
         """What is true between any two calls of the core."""
         self.core.audit()
+        self._loaded |= {sequence.request.id for sequence in self.core._loading}
+        if self.tiers is not None:
+            self.tiers.check_tickets(set(self.core._loading.tickets.values()))
         now = {name: value for name, value in asdict(self.core.statistics()).items() if isinstance(value, int)}
-        events = {name: value for name, value in now.items() if name not in {"running", "waiting"}}
+        events = {name: value for name, value in now.items() if name not in {"running", "loading", "waiting"}}
         fallen = {
             name: (self._before[name], events[name]) for name in self._before if events[name] < self._before[name]
         }
@@ -220,7 +168,7 @@ class EngineTrial:
             assert now["preemptions"] <= now["out_of_memory"], "preempted with overcommit 1 and enough memory"
             self._check_claims()
         self._check_contents()
-        for sequence in self.core._running.values():
+        for sequence in self.core._holding():
             most = self._peak(sequence)
             held = sequence.table.held_counts()
             assert all(h <= m for h, m in zip(held, most, strict=True)), f"{held} blocks held, {most} promised"
@@ -228,7 +176,13 @@ class EngineTrial:
     def check_ended(self) -> None:
         """What is true once every request has ended."""
         statistics = self.core.statistics()
-        assert (statistics.running, statistics.waiting) == (0, 0)
+        assert (statistics.running, statistics.loading, statistics.waiting) == (0, 0, 0)
+        if self.tiers is not None:
+            while self.core.heeds_tiers:
+                self.tiers.tick()
+                self.core.step()
+            self.tiers.check_left()
+        statistics = self.core.statistics()
         for counts, pool in zip(statistics.blocks, self.pools, strict=True):
             assert (counts.used, counts.cached + counts.free) == (0, len(pool)), f"{counts} of {len(pool)}"
         for request in self.requests.values():
@@ -253,11 +207,17 @@ class EngineTrial:
         if event.tokens_cached:
             assert any(
                 tokens[: event.tokens_cached] == list(request.prompt[: event.tokens_cached])
-                for other, tokens in self.truth.tokens.items()
-                if other != request.id and self.requests[other].tenant == request.tenant
+                for tenant, tokens in self.asked(but=request.id)
+                if tenant == request.tenant
             ), f"{event}: no other request of the tenant begins like that"
+        assert sum(source.tokens for source in event.sources) == event.tokens_cached
+        if request.id in self._loaded or any(source.tier != "G1" for source in event.sources):
+            return  # its turn came when it began to load
         order = list(self.requests)
         for sequence in self.core._waiting:
+            ticket = self.core._loading.tickets.get(sequence.request.id)
+            if ticket is not None and not self.tiers.is_answered(ticket):
+                continue
             if sequence.preemptions or order.index(sequence.request.id) < order.index(request.id):
                 assert sequence.awaited in self.core._in_flight, f"{request.id} overtakes {sequence.request.id}"
 
@@ -269,7 +229,7 @@ class EngineTrial:
     def _check_claims(self) -> None:
         """What the running may still ask for is there; a window's blocks may be shared today and not tomorrow."""
         for group, pool in enumerate(self.pools):
-            running = self.core._running.values()
+            running = list(self.core._holding())
             peaks = sum(self._peak(sequence)[group] for sequence in running)
             held = sum(sequence.table.held_counts()[group] for sequence in running)
             if self.shape.windows[group] is None:
@@ -332,6 +292,7 @@ class EngineTrial:
         assert statistics.failures == sum(isinstance(event, Failed) for event in last)
         assert statistics.tokens_output == sum(len(self.answer(name)) for name in self.requests)
         assert statistics.steps == self.backend.runs
+        assert sum(tokens for _, tokens in statistics.tokens_by_tier) == statistics.tokens_prompt_cached
         assert self._computed_again() <= statistics.tokens_recomputed
         if not statistics.preemptions:
             assert statistics.tokens_recomputed == 0

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fakes.trial import EngineTrial, Shape, request_of
+from fakes.shape import Shape, request_of
+from fakes.trial import EngineTrial
 from kvist.base.errors import CapacityError
 from kvist.base.ids import RequestId
 from kvist.engine.backend import BackendError

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from depth import examples
+from fakes.below import DictTiers, Manners
 from fakes.dice import Dice
-from fakes.trial import EngineTrial, Shape, request_of
+from fakes.shape import Shape, request_of
+from fakes.trial import EngineTrial
 from kvist.base.errors import CapacityError
 from kvist.base.units import Tokens
 from kvist.blocks.window import Retention
@@ -75,7 +77,10 @@ class EngineMachine(RuleBasedStateMachine):
 
     @initialize(seed=Seeds)
     def start(self, seed: int) -> None:
-        self.trial = EngineTrial(shape_of(Dice(seed), overcommit=self.overcommit))
+        self.trial = self.make(shape_of(Dice(seed), overcommit=self.overcommit), seed)
+
+    def make(self, shape: Shape, seed: int) -> EngineTrial:
+        return EngineTrial(shape)
 
     @rule(seed=Seeds)
     def submit(self, seed: int) -> None:
@@ -126,6 +131,9 @@ class EngineMachine(RuleBasedStateMachine):
             "finished",
             "evictions",
             "out_of_memory",
+            "loads",
+            "loads_failed",
+            "stores_dropped",
         ):
             self.seen[name] += getattr(statistics, name)
 
@@ -140,13 +148,60 @@ class FaultyMachine(OvercommittedMachine):
     seen: ClassVar[Counter[str]] = Counter()
 
 
+class TieredMachine(EngineMachine):
+    """What G1 evicts is stored below and comes back, more or less; now and then another engine goes on."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+
+    def make(self, shape: Shape, seed: int) -> EngineTrial:
+        dice = Dice(seed + 1)
+        manners = Manners(
+            answer_s=dice.pick([0, 0, 3]),
+            land_s=dice.pick([0, 2, 5]),
+            store_s=dice.pick([0, 4]),
+            patience_s=dice.pick([1, 4, 20]),
+            rooms=dice.pick([1, 3, 1000]),
+            losses=dice.pick([0, 0, 2, 5]),
+            refusals=dice.pick([0, 0, 3]),
+        )
+        return EngineTrial(shape, tiers=DictTiers(shape.windows, shape.block_tokens, seed, manners))
+
+    @rule()
+    def another(self) -> None:
+        """The engine comes to its end, and one with nothing but the same tiers below takes its place."""
+        self.teardown()
+        self.trial = EngineTrial(self.trial.shape, tiers=self.trial.tiers, before=self.trial)
+
+    @precondition(lambda self: self.faulty)
+    @rule(seed=Seeds)
+    def fail_copy(self, seed: int) -> None:
+        self.trial.backend.copy_fault = Dice(seed).pick([CapacityError("no room"), BackendError("broken")])
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "trial"):
+            self.seen.update(self.trial.tiers.events)
+            self.trial.tiers.events.clear()
+
+
+class OvercommittedTieredMachine(TieredMachine):
+    overcommit = 4.0
+    faulty = True
+    seen: ClassVar[Counter[str]] = Counter()
+
+
 def long_history(machine: EngineMachine, seed: int) -> None:
     """Sixty operations of a machine, each as likely as its weight here says, where Hypothesis prefers the simple."""
     dice = Dice(seed)
     machine.start(seed)
     for _ in range(60):
+        is_tiered = isinstance(machine, TieredMachine)
         operation = dice.pick(["submit"] * 7 + ["step"] * 10 + ["abort"] + ["fail"] * 2 * machine.faulty)
-        if operation == "submit" or (operation == "abort" and machine.trial.requests):
+        if is_tiered and dice.number(0, 9) == 0:
+            machine.another()
+        elif is_tiered and machine.faulty and dice.number(0, 9) == 0:
+            machine.fail_copy(dice.number(0, 2**32))
+        elif operation == "submit" or (operation == "abort" and machine.trial.requests):
             getattr(machine, operation)(dice.number(0, 2**32))
         elif machine.trial.core.has_work:
             machine.fail(dice.number(0, 2**32)) if operation == "fail" else machine.step(dice.number(1, 4))
@@ -183,3 +238,16 @@ def test_with_more_promised_than_there_is_everybody_is_served_in_the_end() -> No
 def test_with_memory_and_backend_failing_the_rest_is_served_and_nothing_is_lost() -> None:
     seen = run(FaultyMachine, short=12, long=30)
     expect(seen, "finished", "failures", "preemptions", "out_of_memory", "hits")
+
+
+def test_with_tiers_below_everybody_is_served_the_same_and_nobody_preempted() -> None:
+    seen = run(TieredMachine, short=12, long=30)
+    expect(seen, "finished", "aborts", "hits", "evictions", "loads", "loads_failed", "lost", "late", "busy", "refused")
+    expect(seen, "stores_dropped")
+    assert not seen["preemptions"]
+    assert not seen["failures"]
+
+
+def test_with_tiers_memory_and_backend_failing_the_rest_is_served_and_nothing_is_lost() -> None:
+    seen = run(OvercommittedTieredMachine, short=12, long=30)
+    expect(seen, "finished", "failures", "preemptions", "out_of_memory", "hits", "loads", "loads_failed")

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from depth import examples
 from fakes.dice import Dice
-from fakes.trial import EngineTrial, Shape, request_of
+from fakes.shape import Shape, request_of
+from fakes.trial import EngineTrial
 from kvist.base.ids import RequestId
 from kvist.base.units import Tokens
 from kvist.blocks.window import Retention

@@ -152,7 +152,7 @@ class EngineCore:
         self._admit()
         landed = self._land()
         plan = self._reserve(self._plan())
-        assert plan or self._loading.tickets or not self.has_work, "all wait, for nothing"
+        assert plan or landed or self._loading.tickets or not self.has_work, "all wait, for nothing"
         draws = self._compute(plan)
         if draws is not None:
             self._commit(plan)
@@ -321,7 +321,8 @@ class EngineCore:
         sources = sources_of(hit, beginning.wants, loaded, sequence.begin(hit))
         self._counters.count_cached(sources)
         self._running[request_id] = sequence
-        if sequence.preemptions == 0:
+        if not sequence.has_run:
+            sequence.has_run = True
             event = Admitted(
                 request_id=request_id,
                 tokens_cached=hit.tokens,

@@ -39,6 +39,7 @@ class Sequence:
         turn: place in the order of admission; the largest is preempted first.
         awaited: the block that somebody else is computing and this sequence waits for, or None.
         asked: whether the tiers below were asked about it since it last ran.
+        has_run: whether it ran before, perhaps without computing anything.
     """
 
     def __init__(self, request: Request, chain: HashChain, table: BlockTable, tenant: TenantTag) -> None:
@@ -57,6 +58,7 @@ class Sequence:
         self.turn = 0
         self.awaited: BlockHash | None = None
         self.asked = False
+        self.has_run = False
 
     @property
     def length(self) -> Tokens:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.trial import groups_of, request_of
+from fakes.shape import groups_of, request_of
 from kvist.base.ids import RequestId, TokenId
 from kvist.base.units import Tokens
 from kvist.blocks.keys import HashChain, namespace_of, tenant_key, tenant_tag

@@ -2,7 +2,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from fakes.trial import EngineTrial, Shape, request_of
+from fakes.shape import Shape, request_of
+from fakes.trial import EngineTrial
 from kvist.base.errors import CapacityError
 from kvist.base.ids import BlockId, RequestId
 from kvist.base.units import Tokens

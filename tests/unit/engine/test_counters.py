@@ -2,7 +2,7 @@ from dataclasses import fields
 
 import pytest
 
-from fakes.trial import groups_of
+from fakes.shape import groups_of
 from kvist.base.ids import BlockHash, RequestId
 from kvist.base.units import Bytes, Tokens
 from kvist.blocks.pool import BlockPool

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.trial import request_of
+from fakes.shape import request_of
 from kvist.base.errors import ConfigError
 from kvist.base.units import Tokens
 from kvist.engine.limits import check_limits, reason_to_refuse

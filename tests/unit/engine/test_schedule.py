@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.trial import EngineTrial, Shape, request_of
+from fakes.shape import Shape, request_of
+from fakes.trial import EngineTrial
 from kvist.base.units import Tokens
 from kvist.blocks.keys import HashChain, tenant_key, tenant_tag
 from kvist.blocks.prefix import PrefixCache

@@ -2,7 +2,7 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from fakes.trial import groups_of
+from fakes.shape import groups_of
 from kvist.base.units import Bytes
 from kvist.engine.settings import EngineSettings
 

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from fakes.backend import MemoryBackend, answer_alone
-from fakes.trial import VOCAB, EngineTrial, Shape, request_of
+from fakes.shape import VOCAB, Shape, request_of
+from fakes.trial import EngineTrial
 from kvist.base.ids import RequestId
 from kvist.engine.batch import Batch, Drawn
 from kvist.engine.messages import Admitted, Event, Failed, Finished, Refused, TokenDrawn
