@@ -5,7 +5,7 @@ gives up the interpreter's lock in every step, and to get it back may take 5 ms 
 
 The database is in WAL mode and synchronises at checkpoints only: what was committed survives the process; a loss of
 power may take the last rows, or leave rows whose bytes never reached the medium, which the records' checksums show.
-Checkpoints are made here, after a bounded number of rows, so that the log is bounded too.
+Checkpoints are made here, when the log is about to outgrow its bound.
 """
 
 import sqlite3
@@ -19,11 +19,14 @@ from kvist.blocks.keys import BlockKey, Kind, Namespace, TenantTag
 
 _VERSION: Final = 1
 _LEAF_BYTES: Final = 4096
-_LOG_FRAME_BYTES: Final = _LEAF_BYTES + 24
-_LOG_FRAMES_PER_ROW: Final = 3
+_LOG_BYTES_PER_ROW: Final = 3 * (_LEAF_BYTES + 24)
+"""At worst: a row changes one leaf, seldom two, three when the tree grows."""
+
+_LOG_BYTES_MIN: Final = 256 * 2**10
+_LOG_BYTES_MAX: Final = 16 * 2**20
 _ROW_BYTES: Final = 320
 _FIXED_BYTES: Final = 32 * _LEAF_BYTES
-_ROWS_PER_STATEMENT_MAX: Final = 64
+_STATEMENT_ROWS_MAX: Final = 64
 _RUINED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
 _COLUMNS: Final = (
     "place, place_bytes, number, record_bytes, namespace, kv_group, kind, hash, tenant, created, expires, pinned"
@@ -65,19 +68,19 @@ class IndexLimits:
     rows_max: int
 
     @property
-    def burst(self) -> int:
-        """Rows that may be changed between two checkpoints."""
-        return min(1024, max(8, self.rows_max // 16))
-
-    @property
     def bytes_max(self) -> int:
         """Of the database alone; random insertion leaves its pages two thirds full."""
         return _FIXED_BYTES + self.rows_max * _ROW_BYTES
 
     @property
     def log_bytes_max(self) -> int:
-        """Of the log: a change of a row touches one page, seldom two, three when the tree grows."""
-        return _FIXED_BYTES + self.burst * _LOG_FRAMES_PER_ROW * _LOG_FRAME_BYTES
+        """Of the log: the longer, the fewer checkpoints, each of which waits for the medium."""
+        return min(_LOG_BYTES_MAX, max(_LOG_BYTES_MIN, self.rows_max * _ROW_BYTES))
+
+    @property
+    def statement_rows(self) -> int:
+        """Rows that one statement may change: half of the log at most."""
+        return min(_STATEMENT_ROWS_MAX, self.log_bytes_max // (2 * _LOG_BYTES_PER_ROW))
 
 
 class Index:
@@ -98,8 +101,9 @@ class Index:
         Raises:
             sqlite3.Error: it is damaged, of another version, or cannot be used.
         """
-        self._burst = limits.burst
-        self._changed = 0
+        self._limits = limits
+        self._log = path.with_name(path.name + "-wal")
+        self._log_room = 0  # bytes by which the log may certainly grow
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
         try:
             self.segment_bytes = self._prepare(limits, segment_bytes)
@@ -186,20 +190,31 @@ class Index:
         self._database.close()
 
     def _parts(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
-        size = min(_ROWS_PER_STATEMENT_MAX, self._burst)
-        for start in range(0, len(items), size):
-            part = items[start : start + size]
-            if self._changed + len(part) > self._burst:
-                self._checkpoint()
-            self._changed += len(part)
+        """What each statement is about, once there is room for it in the log."""
+        for start in range(0, len(items), self._limits.statement_rows):
+            part = items[start : start + self._limits.statement_rows]
+            self._make_room(len(part) * _LOG_BYTES_PER_ROW)
+            self._log_room -= len(part) * _LOG_BYTES_PER_ROW
             yield part
+
+    def _make_room(self, wanted: int) -> None:
+        if self._log_room < wanted:  # by the worst case; it has hardly ever come to that
+            self._log_room = self._limits.log_bytes_max - self._log_bytes()
+        if self._log_room < wanted:
+            self._checkpoint()
+            self._log_room = self._limits.log_bytes_max - self._log_bytes()
+
+    def _log_bytes(self) -> int:
+        try:
+            return self._log.stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def _checkpoint(self) -> None:
         """Brings the log into the database and empties it; one that cannot be emptied must not grow."""
         (busy, *_) = self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise sqlite3.OperationalError("the index is in use by someone else")
-        self._changed = 0
 
 
 def is_ruined(error: sqlite3.Error) -> bool:
