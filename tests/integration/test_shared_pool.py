@@ -50,7 +50,7 @@ def flags(folder: Path, redis: RedisProcess, secret: Path, *more: str) -> tuple[
 
 
 def stores_done(metrics: dict[str, float]) -> bool:
-    return metrics["kvist_stores_running"] == 0 and metrics['kvist_tier_blocks_total{tier="pool",event="stored"}'] > 0
+    return metrics["kvist_stores_running"] == 0 and metrics['kvist_tier_blocks_total{event="stored",tier="pool"}'] > 0
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ def check_it_finds_nothing(*all_flags: str) -> None:
     with RealServer(*all_flags) as other:
         assert cached(other.complete(PROMPT, max_tokens=1)) == 0
         metrics = other.metrics()
-        assert metrics['kvist_tier_blocks_total{tier="pool",event="hit"}'] == 0
-        assert metrics['kvist_tier_blocks_total{tier="pool",event="queried"}'] > 0, "it did not even ask"
+        assert metrics['kvist_tier_blocks_total{event="hit",tier="pool"}'] == 0
+        assert metrics['kvist_tier_blocks_total{event="queried",tier="pool"}'] > 0, "it did not even ask"
 
 
 def test_other_weights_find_nothing(

@@ -17,7 +17,7 @@ from pathlib import Path
 from kvist.app.budget import Budget, check_asked, engine_limits, kv_bytes, kv_limits
 from kvist.app.cache_dir import cache_root
 from kvist.app.config import ServeConfig
-from kvist.app.fabric import opened_below
+from kvist.app.fabric import opened_fabric
 from kvist.app.identity import kv_namespace
 from kvist.app.locate import ModelFiles
 from kvist.app.memory import bytes_free
@@ -43,6 +43,7 @@ from kvist.engine.core import EngineCore
 from kvist.engine.limits import check_limits
 from kvist.engine.settings import EngineSettings
 from kvist.engine.thread import EngineThread
+from kvist.fabric.control import Fabric
 from kvist.geometry.config import geometry_from_config
 from kvist.geometry.groups import DTYPE_BYTES, ModelGeometry
 from kvist.planner.budget import KvLimits, plan_kv
@@ -50,10 +51,11 @@ from kvist.planner.budget import KvLimits, plan_kv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """An engine that answers, and what it was given."""
+    """An engine that answers, and what it was given; `fabric` is None where it has no tiers."""
 
     engine: EngineThread
     budget: Budget
+    fabric: Fabric | None = None
 
 
 def read_geometry(directory: Path) -> ModelGeometry:
@@ -95,7 +97,8 @@ def started_engine(
     with ExitStack() as stack:
         # Before the weights, because it is quick to refuse, and before the KV pool takes what is left of memory.
         expected = _expected_prefill(files, geometry, config)
-        below = stack.enter_context(opened_below(config, geometry, namespace, expected, report))
+        opened = stack.enter_context(opened_fabric(config, geometry, namespace, expected, report))
+        below = None if opened is None else opened.below
         ground = Ground(files=files, geometry=geometry, config=config, limits=limits)
         backend, budget = _allocated(ground, report)
         core = EngineCore(
@@ -108,7 +111,7 @@ def started_engine(
         engine = EngineThread(core, budget.limits)
         engine.start()
         stack.callback(engine.stop)
-        yield Started(engine=engine, budget=budget)
+        yield Started(engine=engine, budget=budget, fabric=None if opened is None else opened.fabric)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

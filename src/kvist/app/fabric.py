@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from kvist.app.clock import SystemCalendar, SystemClock
 from kvist.app.config import ServeConfig
@@ -15,14 +16,17 @@ from kvist.blocks.keys import Namespace
 from kvist.cost.prefill import PrefillModel
 from kvist.engine.below import Below
 from kvist.engine.form import form_of
+from kvist.fabric.administration import Administration
 from kvist.fabric.carry import Reach
 from kvist.fabric.control import Fabric
-from kvist.fabric.messages import TierName
 from kvist.fabric.movers import Movers
 from kvist.fabric.policies import LOAD_CHOICES, TimeToLive
 from kvist.fabric.settings import FabricSettings, Policies
 from kvist.geometry.groups import ModelGeometry
 from kvist.tiers.regions import Region, RegionId, Regions
+
+RESTORE_S = 60.0
+"""How long a tier may take to delete what no longer fits into it."""
 
 FLUSH_S = 10.0
 """How long stores that are under way may take when everything ends."""
@@ -30,10 +34,18 @@ FLUSH_S = 10.0
 _STAGING_RECORDS_MIN = 16
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFabric:
+    """The tiers below an engine, as the engine sees them and as an operator does."""
+
+    below: Below
+    fabric: Fabric
+
+
 @contextlib.contextmanager
-def opened_below(
+def opened_fabric(
     config: ServeConfig, geometry: ModelGeometry, namespace: Namespace, prefill: PrefillModel, report: Report
-) -> Iterator[Below | None]:
+) -> Iterator[OpenFabric | None]:
     """Opens what the settings say lies below the engine, and closes it in the end; None where there is nothing.
 
     Args:
@@ -77,14 +89,14 @@ def opened_below(
         fabric = Fabric(settings, Movers(reach), clock, SystemCalendar())
         stack.callback(fabric.close, FLUSH_S)
         _restore(fabric, list(tiers.values()))
-        yield Below(tiers=fabric, view=regions.view, now_s=clock.now_s)
+        yield OpenFabric(below=Below(tiers=fabric, view=regions.view, now_s=clock.now_s), fabric=fabric)
 
 
 def _restore(fabric: Fabric, tiers: Sequence[OpenTier]) -> None:
     """Enters what the tiers kept from the last time into the books."""
     for each in tiers:
         if each.settings.limits is not None:
-            fabric.restore(TierName(each.tier.name), each.tier.entries())
+            Administration(fabric).restore(each.settings.name, each.tier.entries(), RESTORE_S)
 
 
 def _check_staging(config: ServeConfig, forms: Sequence[Form]) -> None:
