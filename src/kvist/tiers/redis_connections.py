@@ -77,6 +77,7 @@ class RedisConnections:
             try:
                 if not opened.is_fresh():
                     opened.disconnect()
+                    self.check_open()  # `close` ends connections, so it may be why this one is of no use
                     opened.wire.begin(0)
                     opened.connect()
                 self.check_open()
@@ -86,7 +87,10 @@ class RedisConnections:
                 self._give_back(opened, is_whole=is_whole)
 
     def close(self) -> None:
-        """Ends all connections, also under those who use them; may be repeated."""
+        """Ends all connections, also under those who use them; may be repeated.
+
+        Who is just connecting ends at the latest when that has timed out.
+        """
         with self._changed:
             self._is_closed = True
             idle, self._idle = self._idle, []
