@@ -188,7 +188,15 @@ class BookMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.rows)
     @rule(data=st.data(), pinned=st.booleans())
     def pin(self, data: st.DataObject, pinned: bool) -> None:
-        key = self.draw_key(data)
+        self.pinned(self.draw_key(data), pinned=pinned)
+
+    @precondition(lambda self: any(row.pinned for row in self.model.seen()))
+    @rule(data=st.data())
+    def unpin(self, data: st.DataObject) -> None:
+        rows = [row for row in self.model.seen() if row.pinned]
+        self.pinned(data.draw(st.sampled_from(rows)).address.key, pinned=False)
+
+    def pinned(self, key: BlockKey, *, pinned: bool) -> None:
         answer = self.book.pin(key, pinned=pinned)
         row = next((row for row in self.model.seen() if row.address.key == key), None)
         if row is not None and row.pinned != pinned:
@@ -325,8 +333,9 @@ def test_thousands_of_operations_agree_with_the_model() -> None:
     BookMachine.done.clear()
     run_state_machine_as_test(BookMachine, settings=settings(max_examples=examples(120), stateful_step_count=80))
     done = BookMachine.done
+    assert done.total() >= 3000, done
     usual = ("reserved", "refused", "commit", "hold", "release", "touch", "evicting", "remove")
-    assert min(done[name] for name in usual) >= 50, done
+    assert min(done[name] for name in usual) >= 20, f"hardly tried: {done}"
     rare = ("cancel", "pin", "unpin", "remove while kept", "purge", "expire", "restart", "restart refusing")
     rarest = ("commit of a removed one", "release of a removed one")
-    assert min(done[name] for name in (*rare, *rarest)) >= 10, done
+    assert min(done[name] for name in (*rare, *rarest)) >= 3, f"hardly tried: {done}"

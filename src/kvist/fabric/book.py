@@ -63,9 +63,9 @@ class Book:
         """Whether `find` would find each prefix block of one group and tenant, in order."""
         return self._shelf.have((namespace, group, tenant), hashes, now_unix_s)
 
-    def entries(self, tenant: TenantTag | None = None) -> Iterator[Entry]:
+    def entries(self, whose: TenantTag | None = None) -> Iterator[Entry]:
         """All that is stored, or what is one tenant's; a snapshot, oldest first within a group."""
-        return self._shelf.entries(tenant)
+        return self._shelf.entries(whose)
 
     def statistics(self) -> BookStatistics:
         """A frozen snapshot of the ledger."""

@@ -52,9 +52,9 @@ class Shelf:
             return list(map(found.__contains__, hashes))
         return [row is not None and row.alive(now_unix_s) for row in map(found.get, hashes)]
 
-    def entries(self, tenant: TenantTag | None) -> Iterator[Entry]:
+    def entries(self, whose: TenantTag | None) -> Iterator[Entry]:
         """Everything that is here, or what is one tenant's; a snapshot, oldest first within a scope."""
-        rows = [row for scope, found in self._found.items() if tenant in {None, scope[2]} for row in found.values()]
+        rows = [row for scope, found in self._found.items() if whose in {None, scope[2]} for row in found.values()]
         return iter([row.entry for row in rows if row.entry is not None])
 
     def expired(self, now_unix_s: float) -> list[Row]:

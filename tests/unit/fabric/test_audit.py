@@ -38,11 +38,6 @@ def changed(**values: object) -> Row:
     return found
 
 
-def test_rows_in_every_right_state_pass() -> None:
-    held, written = changed(holders=(ONE, TWO), doomed="purged"), changed(writer=ONE, entry=None, doomed="expired")
-    audit_rows([row(), held, written], {ONE, TWO})
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -59,7 +54,9 @@ def test_rows_in_every_right_state_pass() -> None:
         (lambda: changed(entry=row(1).entry), "stored as another"),
     ],
 )
-def test_a_row_in_a_wrong_state_is_named(wrong: Callable[[], Row], message: str) -> None:
+def test_a_row_in_a_wrong_state_is_named_and_right_ones_pass(wrong: Callable[[], Row], message: str) -> None:
+    held, written = changed(holders=(ONE, TWO), doomed="purged"), changed(writer=ONE, entry=None, doomed="expired")
+    audit_rows([row(), held, written], {ONE, TWO})
     with pytest.raises(AssertionError, match=message):
         audit_rows([row(1), wrong()], {ONE, TWO})
 
@@ -81,16 +78,12 @@ RIGHT = BookStatistics(
 ROWS = [row(0, pinned=True), row(1), changed(writer=ONE, entry=None)]
 
 
-def test_a_ledger_that_adds_up_passes() -> None:
-    audit_ledger(ROWS, RIGHT, lambda _: 24)
-    audit_ledger(ROWS, RIGHT, lambda _: None)
-
-
 @pytest.mark.parametrize(
     "figure",
     ["stored", "resident", "evicted", "expired", "purged", "quarantined", "lost", "writing", "pinned", "bytes_used"],
 )
 def test_a_figure_that_is_off_by_one_is_seen(figure: str) -> None:
+    audit_ledger(ROWS, RIGHT, lambda _: None)
     for off in (-1, 1):
         wrong = replace(RIGHT, **{figure: getattr(RIGHT, figure) + off})
         with pytest.raises(AssertionError):
@@ -98,6 +91,7 @@ def test_a_figure_that_is_off_by_one_is_seen(figure: str) -> None:
 
 
 def test_bounds_that_are_passed_are_seen() -> None:
+    audit_ledger(ROWS, RIGHT, lambda _: 24)
     with pytest.raises(AssertionError, match="24 bytes"):
         audit_ledger(ROWS, replace(RIGHT, bytes_max=23), lambda _: None)
     with pytest.raises(AssertionError, match="has 24 bytes of 23"):
