@@ -10,6 +10,7 @@ into it.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from kvist.base.clock import Calendar, Clock
 from kvist.base.ids import BlockHash, GroupId
@@ -53,6 +54,15 @@ class _Asked:
         self.query = query
         self.inquiry = inquiry
         self.is_counted = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """The parts of control."""
+
+    desk: Desk
+    writing: Writing
+    loading: Loading
 
 
 class Fabric:
@@ -237,6 +247,19 @@ class Fabric:
                 books = tier.books(self._desk.clock.now_s())
                 assert books.queried == books.hit + books.miss, f"{tier.name}: {books}"
                 assert 0 <= books.hit <= books.queried, f"{tier.name}: {books}"
+
+    # ---- for operators
+
+    @contextmanager
+    def inside(self) -> Iterator[Inside]:
+        """The parts, under the lock; for `kvist.fabric.administration`, which must not keep them."""
+        with self._turn():
+            yield Inside(desk=self._desk, writing=self._writing, loading=self._loading)
+
+    def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Sleeps until a report makes a condition over the parts true, or so long; whether it is true."""
+        with self._lock:
+            return self._lock.wait_for(condition, timeout_s)
 
     # ---- turns
 

@@ -13,10 +13,12 @@ from kvist.base.ids import BlockHash
 from kvist.blocks.form import HEADER_BYTES
 from kvist.blocks.keys import TenantTag
 from kvist.fabric.desk import Desk
-from kvist.fabric.loads import Item, Load
+from kvist.fabric.loads import Errand, Item, Load
 from kvist.fabric.messages import Landed, LoadState, Plan, Ticket
 from kvist.fabric.parcels import payload_of
 from kvist.fabric.reading import Reading
+from kvist.fabric.tier_state import TierState
+from kvist.tiers.ports import Entry
 from kvist.tiers.regions import Buffer
 
 
@@ -44,6 +46,15 @@ class Loading:
         load = self._loads[ticket] = Load(ticket=ticket, tenant=tenant, deadline_s=plan.deadline_s)
         self._reading.want(load, plan.wants, chain)
         self.pump()
+
+    def run(self, errand: Errand, entries: Sequence[Entry], tier: TierState, deadline_s: float) -> Load:
+        """Reads records of one tenant for an errand; over when the load is. `drop` it then."""
+        ticket = self._desk.dispatch.new_ticket()
+        tenant = entries[0].address.tenant
+        load = self._loads[ticket] = Load(ticket=ticket, tenant=tenant, deadline_s=deadline_s, errand=errand)
+        self._reading.fetch(load, tier, entries)
+        self.pump()
+        return load
 
     def landed(self, ticket: Ticket) -> Sequence[Landed]:
         """See `kvist.fabric.control.Fabric.landed`."""
@@ -117,6 +128,8 @@ class Loading:
             AssertionError: naming the load that does not.
         """
         for load in self._loads.values():
+            if load.errand is not None:
+                continue
             assert load.is_dropped != (load.ticket in asked), f"{load.ticket} was dropped and is waited for, or neither"
             assert load.reading.keys() <= set(jobs), f"{load.ticket} waits for jobs that nobody does"
             assert not load.is_dropped or load.reading, f"{load.ticket} was dropped and waits for nothing"

@@ -26,7 +26,7 @@ class Item:
     tier: TierState
     address: Address
 
-    def __init__(self, want: Want, form: Form, record_bytes: int, key: BlockKey) -> None:
+    def __init__(self, want: Want, form: Form | None, record_bytes: int, key: BlockKey) -> None:
         self.want = want
         self.form = form
         self.record_bytes = record_bytes
@@ -34,6 +34,22 @@ class Item:
         self.is_held = False
         self.parcel: Parcel | None = None
         self.tried: tuple[TierState, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Errand:
+    """What an operator asked for: to read records from their tier, whole, and perhaps to write them to another.
+
+    Attributes:
+        target: where to write what was read; None: nowhere.
+        sound, damaged, absent, unread: what became of the records.
+    """
+
+    target: TierState | None = None
+    sound: int = 0
+    damaged: int = 0
+    absent: int = 0
+    unread: int = 0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -48,6 +64,7 @@ class Load:
         failed_index: the first position known not to come; None: all may come.
         is_late: its deadline has passed; nothing that comes now counts.
         is_dropped: its ticket is gone; it only waits for I/O to return.
+        errand: None: it is an engine's.
     """
 
     ticket: Ticket
@@ -60,6 +77,7 @@ class Load:
     failed_index: int | None = None
     is_late: bool = False
     is_dropped: bool = False
+    errand: Errand | None = None
 
     @property
     def is_over(self) -> bool:

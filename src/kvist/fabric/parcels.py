@@ -7,7 +7,7 @@ A record lies in staging once, however many use it; the last one to leave frees 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from kvist.blocks.form import HEADER_BYTES, Form
+from kvist.blocks.form import HEADER_BYTES
 from kvist.blocks.keys import BlockKey, TenantTag
 from kvist.fabric.messages import Ticket
 from kvist.fabric.staging import STAGING_ALIGNMENT, Staging
@@ -21,7 +21,6 @@ class Subject:
     key: BlockKey
     tenant: TenantTag
     index: int
-    form: Form
     record_bytes: int
 
 

@@ -18,7 +18,7 @@ from kvist.fabric.messages import Want
 from kvist.fabric.parcels import Subject, staged_bytes
 from kvist.fabric.tier_state import TierState
 from kvist.fabric.writing import Copy, Writing
-from kvist.tiers.ports import Absent, Address, Damaged, Found, ReadOutcome
+from kvist.tiers.ports import Absent, Address, Damaged, Entry, Found, ReadOutcome
 
 
 class Reading:
@@ -40,6 +40,18 @@ class Reading:
             if not self._queue(load, item, tier, now_unix_s):
                 self._look_elsewhere(load, item)
 
+    def fetch(self, load: Load, tier: TierState, entries: Sequence[Entry]) -> None:
+        """Queues records as a tier lists them, whatever their model, for an errand."""
+        now_unix_s = self._desk.calendar.now_unix_s()
+        for index, entry in enumerate(entries):
+            key = entry.address.key
+            known = key.namespace == self._desk.settings.namespace and key.group < len(self._desk.settings.forms)
+            form = self._desk.settings.forms[key.group] if known else None
+            item = Item(Want(key.group, index, tier.name), form, entry.record_bytes, key)
+            if not self._queue(load, item, tier, now_unix_s):
+                assert load.errand is not None, "only errands fetch"
+                load.errand.absent += 1
+
     def send_piece(self, load: Load, tier: TierState, now_s: float) -> bool:
         """Sends the next piece that a load wants from a tier; whether there was room for one."""
         queue = load.wanted.get(tier)
@@ -47,6 +59,8 @@ class Reading:
             return False
         if not tier.readable(now_s):
             del load.wanted[tier]
+            if load.errand is not None:
+                load.errand.unread += len(queue)
             for item in queue:
                 self._miss(load, item)
             return False
@@ -92,7 +106,7 @@ class Reading:
         nbytes = 0
         while queue and len(piece) < self._desk.settings.piece_records:
             item = queue[0]
-            if not tier.lends:
+            if not tier.lends or load.errand is not None:
                 nbytes += staged_bytes(item.record_bytes)
                 if (piece or tier.bytes_held) and tier.bytes_held + nbytes > self._desk.tier_bytes_max:
                     break
@@ -100,7 +114,6 @@ class Reading:
                     key=item.key,
                     tenant=load.tenant,
                     index=item.want.index,
-                    form=item.form,
                     record_bytes=item.record_bytes,
                 )
                 item.parcel = self._desk.parcels.to_load(subject, load.ticket)
@@ -123,7 +136,7 @@ class Reading:
             tier.bytes_loading -= nbytes
             self._read(load, tier, report, load.reading.pop(ticket))
 
-        staged = 0 if tier.lends else sum(staged_bytes(item.record_bytes) for item in piece)
+        staged = sum([staged_bytes(item.record_bytes) for item in piece if item.parcel is not None])
         if not self._desk.dispatch.send(job, tier, read, now_s=now_s, nbytes=staged):
             return False
         tier.bytes_loading += nbytes
@@ -134,6 +147,8 @@ class Reading:
 
     def _read(self, load: Load, tier: TierState, report: Report, items: Sequence[Item]) -> None:
         if not isinstance(report, Loaded):
+            if load.errand is not None:
+                load.errand.unread += len(items)
             for item in items:
                 self._miss(load, item)
             return
@@ -146,9 +161,10 @@ class Reading:
                 self._arrive(load, item, outcome, copies)
             else:
                 self._judge(item, outcome)
+                self._tally(load, outcome)
                 self._miss(load, item)
-        self._promote(tier, copies)
-        if load.is_given_up:
+        self._promote(load, tier, copies)
+        if load.is_given_up or load.errand is not None:
             for item in items:
                 self.give_back(load, item)
 
@@ -161,7 +177,8 @@ class Reading:
                 expires_unix_s=found.header.expires_unix_s,
             )
             copies.append(copy)
-        if not load.is_given_up:
+        self._tally(load, found)
+        if not load.is_given_up and load.errand is None:
             item.tier.tally.loaded += 1
             load.arrived.append(item)
             if item.parcel is not None and item.is_held:  # its bytes are in staging: the place may go
@@ -184,8 +201,23 @@ class Reading:
             case Absent():
                 tier.known.discard(key)
 
-    def _promote(self, tier: TierState, copies: Sequence[Copy]) -> None:
-        """Writes what came from below to the placed tiers above, from the staging that it is in."""
+    @staticmethod
+    def _tally(load: Load, outcome: ReadOutcome) -> None:
+        if load.errand is not None:
+            match outcome:
+                case Found():
+                    load.errand.sound += 1
+                case Damaged():
+                    load.errand.damaged += 1
+                case Absent():
+                    load.errand.absent += 1
+
+    def _promote(self, load: Load, tier: TierState, copies: Sequence[Copy]) -> None:
+        """Writes what came from below to the placed tiers above, or where an errand says, out of staging."""
+        if load.errand is not None:
+            if load.errand.target is not None:
+                self._writing.write(load.errand.target, copies)
+            return
         if not copies:
             return
         now_s = self._desk.clock.now_s()
@@ -201,7 +233,7 @@ class Reading:
     def _miss(self, load: Load, item: Item) -> None:
         """An item did not come from its tier: it is wanted from another one, unless nobody waits any more."""
         self.give_back(load, item)
-        if not load.is_given_up:
+        if not load.is_given_up and load.errand is None:
             item.tier.tally.load_failures += 1
             self._look_elsewhere(load, item)
 

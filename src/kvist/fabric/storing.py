@@ -51,12 +51,10 @@ class Storing:
     def offer(self, offer: Offer) -> Room | Declined:
         """See `kvist.fabric.control.Fabric.offer`."""
         key = BlockKey(self._desk.settings.namespace, offer.group, "prefix", offer.hash)
-        form = self._desk.settings.forms[offer.group]
         subject = Subject(
             key=key,
             tenant=offer.tenant,
             index=offer.index,
-            form=form,
             record_bytes=self._desk.record_bytes[offer.group],
         )
         reason = self._why_not(subject)
@@ -139,7 +137,7 @@ class Storing:
         return Header(
             key=subject.key,
             tenant=subject.tenant,
-            form=subject.form,
+            form=self._desk.settings.forms[subject.key.group],
             first_position=subject.index * block_tokens,
             tokens_valid=block_tokens,
             created_unix_s=copy.created_unix_s,

@@ -48,6 +48,10 @@ class Writing:
         """Whether a tier has a record, or soon will."""
         return (tier.name, key) in self._keys or tier.has(key, now_unix_s)
 
+    def writes_any(self, tier: TierState, keys: Iterable[BlockKey]) -> bool:
+        """Whether some of these records are being written to a tier."""
+        return any((tier.name, key) in self._keys for key in keys)
+
     def is_full(self, tier: TierState, nbytes: int) -> bool:
         """Whether a tier has so much to do that it should not get more; one job it may always have."""
         return tier.bytes_held > 0 and tier.bytes_held + nbytes > self._desk.tier_bytes_max
