@@ -205,6 +205,22 @@ class Administration:
                 break
         return outcome
 
+    def remove(self, tier: TierName, entries: Sequence[Entry], timeout_s: float) -> Outcome:
+        """Removes records from one tier, pinned or not; what is being read goes when that ends."""
+        return self._remove(tier, entries, self._until(timeout_s))
+
+    def purge_tier(self, tier: TierName, tenant: TenantTag | None, timeout_s: float) -> Outcome:
+        """Removes all records of a tier, or those of one tenant; what is being written goes when that ends."""
+        return self._purge(tier, tenant, self._until(timeout_s))
+
+    def verify_entries(self, tier: TierName, entries: Sequence[Entry], timeout_s: float) -> Outcome:
+        """Reads some records of a tier and proves them; what is damaged or missing is taken out."""
+        until_s = self._until(timeout_s)
+        outcome = Outcome()
+        for _, batch in _batches(entries, lambda entry: entry.address.tenant):
+            outcome += self._read(tier, None, batch, until_s)
+        return outcome
+
     # ---- steps
 
     def _read(self, source: TierName, target: TierName | None, entries: Sequence[Entry], until_s: float) -> Outcome:
