@@ -5,9 +5,9 @@
 
 Each round every contestant moves the same records, each round in another order: the tier, index and all, called as the
 fabric's movers call it, from a few threads with many records each; io_uring over a file of its own, called likewise and
-nothing else; and as many threads as requests at once, each with one `preadv` or `pwritev` at a time. Records are new to the tier
-when it writes them, as they are in use; the files have been written before. With --computing a thread of pure Python
-runs beside, as an engine's does. Ratios are of one round, tier / other: above 1 the tier is faster.
+nothing else; and as many threads as requests at once, each with one `preadv` or `pwritev` at a time. Records are new to
+the tier when it writes them, as they are in use; the files have been written before. With --computing a thread of pure
+Python runs beside, as an engine's does. Ratios are of one round, tier / other: above 1 the tier is faster.
 """
 
 import argparse
