@@ -1,0 +1,78 @@
+"""What `kvist cache` talks to: a small server of its own beside the engine's, on a socket that only its user can reach.
+
+It runs on a thread of its own, so that neither a long command nor a client that never reads delays anybody else.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from kvist.app.private_socket import private_listener, socket_path
+from kvist.blocks.keys import tenant_key
+from kvist.fabric.control import Fabric
+from kvist.server.administration import create_administration
+from kvist.server.administration_ports import Model
+from kvist.server.administration_stock import FabricStock
+from kvist.server.administration_verbs import Verbs
+from kvist.server.settings import ServerSettings
+
+STOP_S = 5.0
+"""How long commands that run at the end may take; what they began, the tiers go on with."""
+
+_log = logging.getLogger(__name__)
+
+
+def administration_app(fabric: Fabric, secret: bytes, model: Model, settings: ServerSettings) -> ASGIApp:
+    """The app for one running server.
+
+    Args:
+        fabric: the tiers.
+        secret: what tenants' keys are made with.
+        model: reads prompts; its tokenizer is nobody else's.
+        settings: bounds on what is sent.
+    """
+    return create_administration(Verbs(FabricStock(fabric), partial(tenant_key, secret), model), settings)
+
+
+@contextlib.contextmanager
+def administered(app: ASGIApp, port: int, environment: Mapping[str, str]) -> Iterator[Path]:
+    """Serves the app for the length of a `with`, where `kvist cache` looks for the server of this port.
+
+    Yields:
+        Where it listens.
+
+    Raises:
+        ConfigError: it cannot listen there.
+    """
+    path = socket_path(environment, port)
+    with private_listener(path) as listener:
+        server = uvicorn.Server(_config(app))
+        thread = threading.Thread(target=server.run, args=([listener],), name="kvist-administration", daemon=True)
+        thread.start()
+        try:
+            yield path
+        finally:
+            server.should_exit = True
+            thread.join(2 * STOP_S)
+            if thread.is_alive():
+                _log.warning("a command of kvist cache still runs, and is left behind")
+
+
+def _config(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=int(STOP_S),
+    )

@@ -1,0 +1,226 @@
+"""What tiers hold that no engine uses: opened by this process, for an operator's verbs.
+
+Knows no model: records are whatever is there, of whatever namespace. Books are made from what the tiers say they have,
+and kept as carefully as a server keeps them, so that budget and quotas hold here too.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from kvist.app.tiers import OpenTier
+from kvist.base.clock import Calendar, Clock
+from kvist.base.errors import ConfigError
+from kvist.blocks.keys import TenantTag
+from kvist.fabric.administration import Outcome
+from kvist.fabric.claims import Claim, Reserved
+from kvist.fabric.messages import Ticket, TierBooks, TierName
+from kvist.fabric.tier_state import TierState
+from kvist.tiers.ports import Absent, Address, Damaged, Entry, Found, Read, Stored, Tier, Write
+
+_BATCH = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """One open tier and its books."""
+
+    tier: Tier
+    state: TierState
+
+
+class OfflineStock:
+    """The `kvist.server.administration_ports.Stock` of tiers that no engine uses. Waits for the tiers' own time-outs.
+
+    `timeout_s` of its verbs bounds when the last batch begins.
+    """
+
+    def __init__(self, tiers: Mapping[TierName, OpenTier], clock: Clock, calendar: Calendar) -> None:
+        """Takes over what the tiers have; what has expired is deleted."""
+        self._clock = clock
+        self._calendar = calendar
+        self._tickets = itertools.count(1)
+        self._lock = threading.RLock()
+        self._held: dict[TierName, _Held] = {}
+        for name, each in tiers.items():
+            state = TierState(each.settings, known_max=1)
+            if state.book is not None:
+                refused = state.book.restore(each.tier.entries(), calendar.now_unix_s())
+                each.tier.delete(refused)
+            self._held[name] = _Held(tier=each.tier, state=state)
+
+    def tiers(self) -> Sequence[TierBooks]:
+        """See `Stock.tiers`; a keyed tier's counts begin with this process."""
+        with self._lock:
+            return [held.state.books(self._clock.now_s()) for held in self._held.values()]
+
+    def entries(self, tier: TierName, tenant: TenantTag | None, most: int, timeout_s: float) -> Sequence[Entry]:
+        """See `Stock.entries`."""
+        del timeout_s  # a tier has its own
+        held = self._one(tier)
+        with self._lock:
+            source = held.tier if held.state.book is None else held.state.book
+            return list(itertools.islice(source.entries(tenant), most))
+
+    def pin(self, tier: TierName, entries: Sequence[Entry], timeout_s: float, *, pinned: bool) -> Outcome:
+        """See `Stock.pin`."""
+        held = self._one(tier)
+
+        def pin(batch: Sequence[Entry]) -> Outcome:
+            outcome = Outcome()
+            for expires, group in itertools.groupby(batch, lambda entry: entry.expires_unix_s):
+                addresses = [entry.address for entry in group]
+                never = pinned and held.state.book is None
+                there = held.tier.keep(addresses, pinned=pinned, expires_unix_s=None if never else expires)
+                for address in addresses:
+                    if held.state.book is not None:
+                        held.state.book.pin(address.key, pinned=pinned)
+                outcome += Outcome(done=sum(there), absent=len(there) - sum(there))
+            return outcome
+
+        return self._batched(entries, timeout_s, pin)
+
+    def copy(self, source: TierName, target: TierName, entries: Sequence[Entry], timeout_s: float) -> Outcome:
+        """See `Stock.copy`."""
+        return self._batched(entries, timeout_s, partial(self._copy, self._one(source), self._one(target)))
+
+    def move(self, source: TierName, target: TierName, entries: Sequence[Entry], timeout_s: float) -> Outcome:
+        """See `Stock.move`."""
+        here, there = self._one(source), self._one(target)
+
+        def move(batch: Sequence[Entry]) -> Outcome:
+            outcome = self._copy(here, there, batch)
+            missing = self._missing(there, batch)
+            self._remove(here, [entry for entry in batch if entry not in missing])
+            return outcome
+
+        return self._batched(entries, timeout_s, move)
+
+    def remove(self, tier: TierName, entries: Sequence[Entry], timeout_s: float) -> Outcome:
+        """See `Stock.remove`."""
+        return self._batched(entries, timeout_s, partial(self._remove, self._one(tier)))
+
+    def purge(self, tier: TierName, tenant: TenantTag | None, timeout_s: float) -> Outcome:
+        """See `Stock.purge`."""
+        return self.remove(tier, self.entries(tier, tenant, 2**31, timeout_s), timeout_s)
+
+    def verify(self, tier: TierName, entries: Sequence[Entry], timeout_s: float) -> Outcome:
+        """See `Stock.verify`."""
+        held = self._one(tier)
+        return self._batched(entries, timeout_s, lambda batch: self._read(held, batch).outcome)
+
+    # ---- steps
+
+    def _one(self, name: TierName) -> _Held:
+        held = self._held.get(name)
+        if held is None:
+            raise ConfigError(f"there is no tier called {name!r}; there are {', '.join(self._held)}")
+        return held
+
+    def _batched(
+        self, entries: Sequence[Entry], timeout_s: float, work: Callable[[Sequence[Entry]], Outcome]
+    ) -> Outcome:
+        until_s, outcome = self._clock.now_s() + timeout_s, Outcome()
+        for first in range(0, len(entries), _BATCH):
+            if self._clock.now_s() >= until_s:
+                return outcome + Outcome(left=len(entries) - first)
+            with self._lock:
+                outcome += work(entries[first : first + _BATCH])
+        return outcome
+
+    def _read(self, held: _Held, batch: Sequence[Entry]) -> "_Records":
+        """Reads records whole; the tier proves them. What is not as it should be is taken out."""
+        reads = [Read(address=each.address, into=memoryview(bytearray(each.record_bytes))) for each in batch]
+        found = _Records()
+        for entry, read, outcome in zip(batch, reads, held.tier.read(reads), strict=True):
+            match outcome:
+                case Found():
+                    found.sound.append((entry, read.into))
+                case Damaged():
+                    found.damaged.append(entry)
+                case Absent():
+                    found.absent.append(entry)
+        book, wrong = held.state.book, [*found.damaged, *found.absent]
+        for entry in wrong if book is not None else ():
+            assert book is not None
+            (book.quarantine if entry in found.damaged else book.lose)(entry.address.key)
+        held.tier.delete([entry.address for entry in wrong])
+        return found
+
+    def _remove(self, held: _Held, batch: Sequence[Entry]) -> Outcome:
+        there = held.tier.delete([entry.address for entry in batch])
+        for entry in batch:
+            if held.state.book is not None:
+                held.state.book.remove(entry.address.key)
+        return Outcome(done=sum(there), absent=len(there) - sum(there))
+
+    def _copy(self, source: _Held, target: _Held, batch: Sequence[Entry]) -> Outcome:
+        missing = self._missing(target, batch)
+        found = self._read(source, missing)
+        owner = Ticket(next(self._tickets))
+        claimed = [(entry, record, self._claim(target, entry, owner)) for entry, record in found.sound]
+        placed = [(entry, record, address) for entry, record, address in claimed if address is not None]
+        stored = self._write(target, placed, owner)
+        done = len(batch) - len(missing) + stored
+        return replace(found.outcome, done=done, left=len(found.sound) - stored)
+
+    def _claim(self, target: _Held, entry: Entry, owner: Ticket) -> Address | None:
+        """Where a record goes; what must make room for it is deleted first."""
+        if target.state.book is None:
+            return replace(entry.address, place=None)
+        claim = Claim(
+            key=entry.address.key,
+            tenant=entry.address.tenant,
+            record_bytes=entry.record_bytes,
+            expires_unix_s=entry.expires_unix_s,
+        )
+        answer = target.state.book.reserve(claim, owner, self._calendar.now_unix_s())
+        if not isinstance(answer, Reserved):
+            return None
+        target.tier.delete(answer.evicted)
+        return answer.address
+
+    def _write(self, target: _Held, placed: Sequence[tuple[Entry, memoryview, Address]], owner: Ticket) -> int:
+        """Writes records where they were given places; how many are stored."""
+        book, stored = target.state.book, 0
+        writes = [
+            Write(
+                address=address,
+                record=record,
+                created_unix_s=entry.created_unix_s,
+                expires_unix_s=entry.expires_unix_s,
+            )
+            for entry, record, address in placed
+        ]
+        outcomes = target.tier.write(writes)
+        for (entry, _, address), outcome in zip(placed, outcomes, strict=True):
+            is_stored = isinstance(outcome, Stored)
+            stored += is_stored
+            if book is not None and is_stored:
+                book.commit(address.key, owner, entry.created_unix_s)
+            elif book is not None:
+                book.cancel(address.key, owner)
+        return stored
+
+    def _missing(self, held: _Held, batch: Sequence[Entry]) -> list[Entry]:
+        """Those of some records that a tier does not have."""
+        now_unix_s, book = self._calendar.now_unix_s(), held.state.book
+        if book is not None:
+            return [entry for entry in batch if book.find(entry.address.key, now_unix_s) is None]
+        there = held.tier.find([replace(entry.address, place=None) for entry in batch])
+        return [entry for entry, is_in in zip(batch, there, strict=True) if not is_in]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Records:
+    """What reading some records came to."""
+
+    sound: list[tuple[Entry, memoryview]] = field(default_factory=list)
+    damaged: list[Entry] = field(default_factory=list)
+    absent: list[Entry] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(done=len(self.sound), damaged=len(self.damaged), absent=len(self.absent))

@@ -1,0 +1,96 @@
+"""Asks a running server over its private socket: which one, and what went wrong."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from kvist.app.private_socket import check_socket, socket_path, sockets_there
+from kvist.base.errors import ConfigError, KvistError, WireError
+
+Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""Has a verb done, by its name and its body, and returns the answer."""
+
+LOOK_S = 120.0
+"""Longest wait for an answer to a body that says no time of its own."""
+_GRACE_S = 30.0
+_CONNECT_S = 5.0
+_REFUSED = range(400, 500)
+
+
+def find_server(path: str | None, port: int | None, environment: Mapping[str, str]) -> Path:
+    """The socket of the server to ask.
+
+    Args:
+        path: given by name, or None.
+        port: given by port, or None; without either, the only server there is.
+        environment: says where this user's sockets are.
+
+    Raises:
+        ConfigError: there is none, there are several, or it is not this user's.
+    """
+    if path is not None:
+        if not path or "\0" in path:
+            raise ConfigError(f"--socket {path!r} is no path")
+        found = Path(path).absolute()
+    elif port is not None:
+        if not 0 < port < 2**16:
+            raise ConfigError(f"--port {port} is not one of 1 to 65535")
+        found = socket_path(environment, port)
+    else:
+        found = _only(sockets_there(environment))
+    check_socket(found)
+    return found
+
+
+def asker(socket: Path) -> Ask:
+    """Asks the server at a socket; each call is a request of its own.
+
+    The calls raise a `ConfigError` for what the server refuses, a `WireError` when it dies or does not answer, and a
+    plain `KvistError` for a failure of its own.
+    """
+
+    def ask(verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        timeout = httpx.Timeout(float(body.get("timeout_s", LOOK_S)) + _GRACE_S, connect=_CONNECT_S)
+        try:
+            with httpx.Client(transport=httpx.HTTPTransport(uds=os.fspath(socket)), timeout=timeout) as client:
+                response = client.post(f"http://kvist/v1/cache/{verb}", json=body)
+        except httpx.ConnectError as error:
+            raise WireError(f"nobody answers at {socket} ({error}); is its server still running?") from error
+        except httpx.TimeoutException as error:
+            raise WireError(f"the server at {socket} did not answer in time; what it was asked may go on") from error
+        except httpx.HTTPError as error:
+            raise WireError(
+                f"the server at {socket} broke off ({error}); what it was asked may be half done"
+            ) from error
+        return _answer(response, socket)
+
+    return ask
+
+
+def _answer(response: httpx.Response, socket: Path) -> dict[str, Any]:
+    try:
+        answer = json.loads(response.content)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"what answers at {socket} is no server of Kvist") from error
+    if response.status_code == httpx.codes.OK and isinstance(answer, dict):
+        return answer
+    problem = answer.get("error") if isinstance(answer, dict) else None
+    message = problem.get("message") if isinstance(problem, dict) else None
+    if not isinstance(message, str):
+        raise WireError(f"what answers at {socket} is no server of Kvist: status {response.status_code}")
+    raise (ConfigError if response.status_code in _REFUSED else KvistError)(message)
+
+
+def _only(found: list[Path]) -> Path:
+    if not found:
+        raise ConfigError(
+            "no server with tiers runs here; start one with kvist serve --tier, name its --socket, or open its tiers "
+            "yourself with --tier"
+        )
+    if len(found) > 1:
+        raise ConfigError(f"there are several servers; name one by --port {', '.join(path.stem for path in found)}")
+    return found[0]
