@@ -1,7 +1,7 @@
 """What `kvist cache` does where no server runs: opens the tiers itself, for one command.
 
-Needs no model. Host memory is gone with its server, so only disks and pools can be opened. A tier is opened only if that
-loses nothing: a directory shares out its budget by what it holds, and cannot be opened as a smaller one.
+Needs no model. Host memory is gone with its server, so only disks and pools can be opened. A tier is opened only if
+that loses nothing: a directory shares out its budget by what it holds, and cannot be opened as a smaller one.
 """
 
 import contextlib

@@ -15,9 +15,9 @@ from kvist.base.clock import Calendar, Clock
 from kvist.base.errors import ConfigError
 from kvist.blocks.keys import TenantTag
 from kvist.fabric.administration import Outcome
+from kvist.fabric.book import Book
 from kvist.fabric.claims import Claim, Reserved
 from kvist.fabric.messages import Ticket, TierBooks, TierName
-from kvist.fabric.tier_state import TierState
 from kvist.tiers.ports import Absent, Address, Damaged, Entry, Found, Read, Stored, Tier, Write
 
 _BATCH = 16
@@ -28,7 +28,7 @@ class _Held:
     """One open tier and its books."""
 
     tier: Tier
-    state: TierState
+    book: Book | None
 
 
 class OfflineStock:
@@ -45,23 +45,22 @@ class OfflineStock:
         self._lock = threading.RLock()
         self._held: dict[TierName, _Held] = {}
         for name, each in tiers.items():
-            state = TierState(each.settings, known_max=1)
-            if state.book is not None:
-                refused = state.book.restore(each.tier.entries(), calendar.now_unix_s())
-                each.tier.delete(refused)
-            self._held[name] = _Held(tier=each.tier, state=state)
+            book = None if each.settings.limits is None else Book(each.settings.limits)
+            if book is not None:
+                each.tier.delete(book.restore(each.tier.entries(), calendar.now_unix_s()))
+            self._held[name] = _Held(tier=each.tier, book=book)
 
     def tiers(self) -> Sequence[TierBooks]:
         """See `Stock.tiers`; a keyed tier's counts begin with this process."""
         with self._lock:
-            return [held.state.books(self._clock.now_s()) for held in self._held.values()]
+            return [held.books(self._clock.now_s()) for held in self._held.values()]
 
     def entries(self, tier: TierName, tenant: TenantTag | None, most: int, timeout_s: float) -> Sequence[Entry]:
         """See `Stock.entries`."""
         del timeout_s  # a tier has its own
         held = self._one(tier)
         with self._lock:
-            source = held.tier if held.state.book is None else held.state.book
+            source = held.tier if held.book is None else held.book
             return list(itertools.islice(source.entries(tenant), most))
 
     def pin(self, tier: TierName, entries: Sequence[Entry], timeout_s: float, *, pinned: bool) -> Outcome:
@@ -72,11 +71,11 @@ class OfflineStock:
             outcome = Outcome()
             for expires, group in itertools.groupby(batch, lambda entry: entry.expires_unix_s):
                 addresses = [entry.address for entry in group]
-                never = pinned and held.state.book is None
+                never = pinned and held.book is None
                 there = held.tier.keep(addresses, pinned=pinned, expires_unix_s=None if never else expires)
                 for address in addresses:
-                    if held.state.book is not None:
-                        held.state.book.pin(address.key, pinned=pinned)
+                    if held.book is not None:
+                        held.book.pin(address.key, pinned=pinned)
                 outcome += Outcome(done=sum(there), absent=len(there) - sum(there))
             return outcome
 
@@ -142,7 +141,7 @@ class OfflineStock:
                     found.damaged.append(entry)
                 case Absent():
                     found.absent.append(entry)
-        book, wrong = held.state.book, [*found.damaged, *found.absent]
+        book, wrong = held.book, [*found.damaged, *found.absent]
         for entry in wrong if book is not None else ():
             assert book is not None
             (book.quarantine if entry in found.damaged else book.lose)(entry.address.key)
@@ -152,8 +151,8 @@ class OfflineStock:
     def _remove(self, held: _Held, batch: Sequence[Entry]) -> Outcome:
         there = held.tier.delete([entry.address for entry in batch])
         for entry in batch:
-            if held.state.book is not None:
-                held.state.book.remove(entry.address.key)
+            if held.book is not None:
+                held.book.remove(entry.address.key)
         return Outcome(done=sum(there), absent=len(there) - sum(there))
 
     def _copy(self, source: _Held, target: _Held, batch: Sequence[Entry]) -> Outcome:
@@ -168,7 +167,7 @@ class OfflineStock:
 
     def _claim(self, target: _Held, entry: Entry, owner: Ticket) -> Address | None:
         """Where a record goes; what must make room for it is deleted first."""
-        if target.state.book is None:
+        if target.book is None:
             return replace(entry.address, place=None)
         claim = Claim(
             key=entry.address.key,
@@ -176,7 +175,7 @@ class OfflineStock:
             record_bytes=entry.record_bytes,
             expires_unix_s=entry.expires_unix_s,
         )
-        answer = target.state.book.reserve(claim, owner, self._calendar.now_unix_s())
+        answer = target.book.reserve(claim, owner, self._calendar.now_unix_s())
         if not isinstance(answer, Reserved):
             return None
         target.tier.delete(answer.evicted)
@@ -184,7 +183,7 @@ class OfflineStock:
 
     def _write(self, target: _Held, placed: Sequence[tuple[Entry, memoryview, Address]], owner: Ticket) -> int:
         """Writes records where they were given places; how many are stored."""
-        book, stored = target.state.book, 0
+        book, stored = target.book, 0
         writes = [
             Write(
                 address=address,
@@ -206,11 +205,29 @@ class OfflineStock:
 
     def _missing(self, held: _Held, batch: Sequence[Entry]) -> list[Entry]:
         """Those of some records that a tier does not have."""
-        now_unix_s, book = self._calendar.now_unix_s(), held.state.book
+        now_unix_s, book = self._calendar.now_unix_s(), held.book
         if book is not None:
             return [entry for entry in batch if book.find(entry.address.key, now_unix_s) is None]
         there = held.tier.find([replace(entry.address, place=None) for entry in batch])
         return [entry for entry, is_in in zip(batch, there, strict=True) if not is_in]
+
+
+def _books(name: TierName, book: Book | None) -> TierBooks:
+    if book is None:
+        return TierBooks(name=name)
+    of = book.statistics()
+    return TierBooks(
+        name=name,
+        stored=of.stored,
+        resident=of.resident,
+        evicted=of.evicted,
+        expired=of.expired,
+        purged=of.purged,
+        quarantined=of.quarantined,
+        lost=of.lost,
+        bytes_used=of.bytes_used,
+        bytes_max=of.bytes_max,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
