@@ -1,7 +1,7 @@
 """Sends commands and receives replies over a connection that the `redis` package has opened, copying nothing twice.
 
 The package connects, encrypts, authenticates and names errors; this is the parser it is given. Records go from and into
-the caller's memory: measured at 0.3-4 MiB, that takes 0.10-0.19 seconds of processor time per GB, against 0.15-1.9 with
+the caller's memory: measured at 0.3-4 MiB, that takes 0.12-0.24 seconds of processor time per GB, against 0.18-1.6 with
 the package's own parsers and packers (bench/micro/redis_tier.py).
 
 Laws:
