@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from fakes.clock import HandClock
 from fakes.dice import Dice
-from kvist.base.ids import BlockHash
+from kvist.base.ids import BlockHash, GroupId
 from kvist.base.units import Bytes, Tokens
 from kvist.blocks.keys import TenantTag
 from kvist.blocks.window import first_block_of_hit
@@ -198,6 +198,9 @@ class DictTiers:
 
     def withdraw(self, room: Room) -> None:
         self._free(room.ticket)
+
+    def has_copy(self, group: GroupId, block_hash: BlockHash) -> bool:
+        return any(name[1:] == (group, block_hash) for name in self.records)
 
     def learn_prefill(self, start: int, end: int, seconds: float) -> None:
         self.prefills.append((start, end, seconds))
