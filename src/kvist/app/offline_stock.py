@@ -51,9 +51,9 @@ class OfflineStock:
             self._held[name] = _Held(tier=each.tier, book=book)
 
     def tiers(self) -> Sequence[TierBooks]:
-        """See `Stock.tiers`; a keyed tier's counts begin with this process."""
+        """See `Stock.tiers`; nothing is known of keyed ones, nor of what was looked for."""
         with self._lock:
-            return [held.books(self._clock.now_s()) for held in self._held.values()]
+            return [_books(name, held.book) for name, held in self._held.items()]
 
     def entries(self, tier: TierName, tenant: TenantTag | None, most: int, timeout_s: float) -> Sequence[Entry]:
         """See `Stock.entries`."""
@@ -135,8 +135,11 @@ class OfflineStock:
         found = _Records()
         for entry, read, outcome in zip(batch, reads, held.tier.read(reads), strict=True):
             match outcome:
-                case Found():
-                    found.sound.append((entry, read.into))
+                case Found(header=header):
+                    assert header is not None, f"{held.tier.name} does not prove what it reads"
+                    # What the record says of itself: a pin may have changed what its tier says.
+                    created, expires = header.created_unix_s, header.expires_unix_s
+                    found.sound.append((replace(entry, created_unix_s=created, expires_unix_s=expires), read.into))
                 case Damaged():
                     found.damaged.append(entry)
                 case Absent():

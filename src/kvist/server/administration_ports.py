@@ -17,8 +17,8 @@ class Stock(Protocol):
     """What all tiers hold, of every tenant: the caller says whose it may touch.
 
     Verbs block until the tiers have done it, at most `timeout_s`, and may be called from several threads at once. They
-    count what became of the records that were named, and leave nothing half-done. A tier that is not among `tiers` is a
-    `kvist.base.errors.ConfigError`.
+    count what became of the records that were named, and leave nothing half-done; a tier that fails is counted as well,
+    or is a `kvist.base.errors.TierError`. A tier that is not among `tiers` is a `kvist.base.errors.ConfigError`.
     """
 
     def tiers(self) -> Sequence[TierBooks]:
