@@ -190,8 +190,7 @@ class Rig:
             offer = Offer(tenant=tenant, group=GroupId(group), hash=block_hash, index=index)
             answer = self.fabric.offer(offer)
             if isinstance(answer, Room):
-                view = self.regions.view(answer.buffer)
-                view[:] = payload_of(block_hash, group, view.nbytes)
+                self.write(answer, block_hash, group)
                 rooms.append(answer)
         self.fabric.store(rooms)
         return rooms
@@ -203,10 +202,14 @@ class Rig:
                 offer = Offer(tenant=tenant, group=GroupId(group), hash=block_hash, index=index)
                 room = self.fabric.offer(offer)
                 assert isinstance(room, Room), room
-                view = self.regions.view(room.buffer)
-                view[:] = payload_of(block_hash, group, view.nbytes)
+                self.write(room, block_hash, group)
                 self.fabric.store([room])
                 self.movers.do_all()
+
+    def write(self, room: Room, block_hash: BlockHash, group: int = 0) -> None:
+        """Copies a block's payload to where it may be."""
+        view = self.regions.view(room.buffer)
+        view[:] = payload_of(block_hash, group, view.nbytes)
 
     def ask(self, chain: Sequence[BlockHash], *, tenant: TenantTag = BLUE, tokens: int | None = None) -> Ticket:
         """Begins a query that would hit every block."""

@@ -240,7 +240,7 @@ class FabricMachine(RuleBasedStateMachine):
         assert (statistics.loads_running, statistics.stores_running, statistics.staging_bytes_used) == (0, 0, 0)
         with self.rig.fabric.inside() as inside:
             for tier in inside.desk.tiers:
-                assert (tier.bytes_held, tier.bytes_loading) == (0, 0), tier.name
+                assert (tier.bytes_reading, tier.bytes_writing, tier.bytes_loading) == (0, 0, 0), tier.name
                 if tier.book is not None:
                     tier.book.audit(set())
         self.rig.close()

@@ -1,4 +1,4 @@
-"""What an operator may do with what is kept: list, pin, copy, move, purge, verify; and take over what a tier had before.
+"""What an operator may do with what is kept: list, pin, copy, move, purge, verify; and take over what was there before.
 
 Runs in the caller's thread, which waits; the engine is not involved. Works in batches, so that it never holds the lock
 for long and never takes more of staging than a load may. Every verb takes seconds that it may take at most; what was

@@ -301,7 +301,8 @@ class Fabric:
 def _desk(settings: FabricSettings, movers: Carrier, clock: Clock, calendar: Calendar) -> Desk:
     dispatch = Dispatch(movers, stall_s=settings.stall_s)
     staging = Staging(settings.staging, settings.staging_bytes, extent_bytes=settings.staging_extent_bytes)
-    tiers = [TierState(each, known_max=settings.known_max) for each in settings.tiers]
+    share = int(settings.staging_bytes * settings.tier_share)
+    tiers = [TierState(each, known_max=settings.known_max, bytes_share=share) for each in settings.tiers]
     return Desk(
         settings=settings,
         tiers=tiers,

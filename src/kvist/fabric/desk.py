@@ -31,11 +31,6 @@ class Desk:
     calendar: Calendar
 
     @property
-    def tier_bytes_max(self) -> int:
-        """Most of staging that the jobs of one tier may keep busy."""
-        return int(self.settings.staging_bytes * self.settings.tier_share)
-
-    @property
     def store_bytes_max(self) -> int:
         """Most of staging that what is to be stored may take."""
         return int(self.settings.staging_bytes * self.settings.store_share)

@@ -24,8 +24,16 @@ class _Traffic:
 
     tier: TierState
     breaker: Breaker
+    changes: bool
     jobs: dict[Ticket, "_Sent"] = field(default_factory=dict)
     progress_s: float = 0.0
+
+    def holds(self, more: int) -> None:
+        """The lane's jobs keep so many more bytes of staging busy."""
+        if self.changes:
+            self.tier.bytes_writing += more
+        else:
+            self.tier.bytes_reading += more
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -82,7 +90,7 @@ class Dispatch:
         if traffic is not None:
             traffic.progress_s = traffic.progress_s if traffic.jobs else now_s
             traffic.jobs[job.ticket] = sent
-            traffic.tier.bytes_held += nbytes
+            traffic.holds(nbytes)
         return True
 
     def report(self, report: Report, now_s: float) -> None:
@@ -93,7 +101,7 @@ class Dispatch:
             return
         if sent.traffic is not None:
             del sent.traffic.jobs[report.ticket]
-            sent.traffic.tier.bytes_held -= sent.nbytes
+            sent.traffic.holds(-sent.nbytes)
             if not isinstance(report, Skipped):
                 sent.traffic.progress_s = now_s
             if not sent.blamed:
@@ -157,8 +165,9 @@ class Dispatch:
         lane = lane_of(job)
         traffic = self._lanes.get((tier.name, lane))
         if traffic is None:
-            breaker = tier.writes if lane == "change" else tier.reads
-            traffic = self._lanes[tier.name, lane] = _Traffic(tier=tier, breaker=breaker)
+            changes = lane == "change"
+            breaker = tier.writes if changes else tier.reads
+            traffic = self._lanes[tier.name, lane] = _Traffic(tier=tier, breaker=breaker, changes=changes)
         return traffic
 
 

@@ -67,7 +67,10 @@ class Loading:
 
     def taken(self, ticket: Ticket, pieces: Sequence[Landed]) -> None:
         """See `kvist.fabric.control.Fabric.taken`."""
-        load = self._loads[ticket]
+        load = self._loads.get(ticket)
+        if load is None:
+            assert not pieces, f"{ticket} loads nothing, and {len(pieces)} pieces of it were taken"
+            return
         for piece in pieces:
             self._reading.give_back(load, load.handed.pop(piece.want))
         self.pump()

@@ -57,7 +57,7 @@ class Reading:
         queue = load.wanted.get(tier)
         if queue is None:
             return False
-        if not tier.readable(now_s):
+        if tier.reads.state(now_s) == "open":
             del load.wanted[tier]
             if load.errand is not None:
                 load.errand.unread += len(queue)
@@ -108,7 +108,7 @@ class Reading:
             item = queue[0]
             if not tier.lends or load.errand is not None:
                 nbytes += staged_bytes(item.record_bytes)
-                if (piece or tier.bytes_held) and tier.bytes_held + nbytes > self._desk.tier_bytes_max:
+                if (piece and nbytes > tier.bytes_share) or tier.reads_full(nbytes):
                     break
                 subject = Subject(
                     key=item.key,
@@ -225,7 +225,7 @@ class Reading:
         nbytes = sum(copy.parcel.staged_bytes for copy in copies)
         for name in self._desk.settings.policies.placement.promotes(tier.name, in_use):
             target = self._desk.by_name[name]
-            if target.book is not None and not self._writing.is_full(target, nbytes):
+            if target.book is not None and not target.writes_full(nbytes):
                 self._writing.write(target, copies)
 
     # ---- what did not come

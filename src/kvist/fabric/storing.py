@@ -36,6 +36,7 @@ class Storing:
         self._rooms: dict[Ticket, Parcel] = {}
         self._stamping: dict[Ticket, Parcel] = {}
         self._keys: set[BlockKey] = set()
+        self._unsent = 0
         self.dropped = 0
         self.is_closing = False
 
@@ -66,6 +67,7 @@ class Storing:
             return Declined(reason="busy")
         self._rooms[parcel.owner] = parcel
         self._keys.add(key)
+        self._unsent += parcel.staged_bytes
         return Room(ticket=parcel.owner, buffer=payload_of(parcel.buffer))
 
     def store(self, rooms: Sequence[Room]) -> None:
@@ -102,9 +104,13 @@ class Storing:
         if not desk.settings.policies.admission.admits(candidate):
             return "not admitted"
         size = staged_bytes(subject.record_bytes)
-        if desk.parcels.bytes_storing + size > desk.store_bytes_max:
+        storing = desk.parcels.bytes_storing
+        if storing and storing + size > desk.store_bytes_max:  # one block always has a chance
             return "busy"
-        return "busy" if any(self._writing.is_full(tier, size) for tier in missing) else None
+        if any(tier.writes_full(self._unsent + size) for tier in missing):
+            desk.dispatch.starved()
+            return "busy"
+        return None
 
     def _targets(self, now_s: float) -> list[TierState]:
         """Where a new block should be written, of the tiers in use."""
@@ -150,4 +156,5 @@ class Storing:
 
     def _leave(self, parcel: Parcel) -> None:
         self._keys.discard(parcel.subject.key)
+        self._unsent -= parcel.staged_bytes
         self._desk.parcels.leave(parcel, parcel.owner)

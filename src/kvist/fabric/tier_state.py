@@ -61,9 +61,18 @@ class Tally:
 
 
 class TierState:
-    """One tier, as control sees it. Called under control's lock."""
+    """One tier, as control sees it. Called under control's lock.
 
-    def __init__(self, settings: TierSettings, *, known_max: int) -> None:
+    Attributes:
+        reads, writes: breakers of their own, because a disk that takes no writes can be read.
+        speed: of loads, learned.
+        question_s: what a question usually takes.
+        bytes_loading: that it has to read, whether into staging or in place.
+        bytes_reading, bytes_writing: of staging that its jobs keep busy; each at most about `bytes_share`.
+        undeleted: what it must delete before it writes again.
+    """
+
+    def __init__(self, settings: TierSettings, *, known_max: int, bytes_share: int) -> None:
         self.settings = settings
         self.name: TierName = settings.name
         self.book = None if settings.limits is None else Book(settings.limits)
@@ -73,7 +82,9 @@ class TierState:
         self.speed = load_model(settings.kind, lanes=settings.lanes)
         self.question_s = 0.0
         self.tally = Tally()
-        self.bytes_held = 0
+        self.bytes_share = bytes_share
+        self.bytes_reading = 0
+        self.bytes_writing = 0
         self.bytes_loading = 0
         self.undeleted: dict[Address, None] = {}
 
@@ -83,12 +94,20 @@ class TierState:
         return self.settings.region is not None
 
     def readable(self, now_s: float) -> bool:
-        """Whether a plan may count on it."""
-        return self.reads.state(now_s) != "open"
+        """Whether a plan may count on it: it is well, or may be tried and is not filled up with what hangs."""
+        return self.reads.would_allow(now_s) and (self.reads.state(now_s) == "closed" or not self.reads_full(1))
 
     def writable(self, now_s: float) -> bool:
-        """Whether to store in it."""
-        return self.writes.state(now_s) != "open"
+        """Whether to store in it, likewise."""
+        return self.writes.would_allow(now_s) and (self.writes.state(now_s) == "closed" or not self.writes_full(1))
+
+    def reads_full(self, nbytes: int) -> bool:
+        """Whether so many bytes more would be too many to read at once; something it may always read."""
+        return self.bytes_reading > 0 and self.bytes_reading + nbytes > self.bytes_share
+
+    def writes_full(self, nbytes: int) -> bool:
+        """The same for writes."""
+        return self.bytes_writing > 0 and self.bytes_writing + nbytes > self.bytes_share
 
     def has(self, key: BlockKey, now_unix_s: float) -> bool:
         """Whether it has a record, as far as control knows."""

@@ -52,10 +52,6 @@ class Writing:
         """Whether some of these records are being written to a tier."""
         return any((tier.name, key) in self._keys for key in keys)
 
-    def is_full(self, tier: TierState, nbytes: int) -> bool:
-        """Whether a tier has so much to do that it should not get more; one job it may always have."""
-        return tier.bytes_held > 0 and tier.bytes_held + nbytes > self._desk.tier_bytes_max
-
     def write(self, tier: TierState, copies: Sequence[Copy]) -> None:
         """Writes those records that the tier does not have, as far as its books find places."""
         desk = self._desk
