@@ -75,6 +75,7 @@ class DictTiers:
     """Two tiers, "dram" and "disk"; each record is in one of them.
 
     Attributes:
+        tiers: what the engine asks.
         records: payloads by name; clock: moved by whoever drives the trial.
         events: what went wrong: records "lost", loads "late", offers "refused" or "busy".
     """
@@ -83,6 +84,7 @@ class DictTiers:
         self, windows: Sequence[int | None], block_tokens: int, seed: int = 0, manners: Manners | None = None
     ) -> None:
         self.on_change: Callable[[], None] | None = None
+        self.tiers = self
         self.records: dict[Name, bytes] = {}
         self.clock = HandClock()
         self.manners = manners or Manners()

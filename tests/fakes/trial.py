@@ -10,6 +10,7 @@ from itertools import accumulate
 
 from fakes.backend import MemoryBackend, Truth, answer_alone
 from fakes.below import DictTiers
+from fakes.fabric_below import FabricTiers
 from fakes.shape import VOCAB, Shape, groups_of
 from kvist.base.errors import CapacityError
 from kvist.base.ids import BlockHash, BlockId, RequestId, TenantId, TokenId
@@ -43,7 +44,7 @@ class EngineTrial:
         shape: Shape,
         *,
         around: Callable[[MemoryBackend], Backend] = lambda inner: inner,
-        tiers: DictTiers | None = None,
+        tiers: DictTiers | FabricTiers | None = None,
         before: "EngineTrial | None" = None,
     ) -> None:
         self.shape = shape
@@ -55,13 +56,13 @@ class EngineTrial:
         )
         windows = [group.window for group in groups_of(shape.windows)]
         cache = PrefixCache(namespace_of({}), self.pools, windows, block_tokens=shape.block_tokens)
-        below = Below() if tiers is None else Below(tiers=tiers, view=tiers.view, now_s=tiers.clock.now_s)
+        below = Below() if tiers is None else Below(tiers=tiers.tiers, view=tiers.view, now_s=tiers.clock.now_s)
         self.core = EngineCore(around(self.backend), cache, shape.settings, secret=b"secret", below=below)
         self.past: list[tuple[TenantId, list[TokenId]]] = [] if before is None else before.asked()
         self.requests: dict[RequestId, Request] = {}
         self.events: dict[RequestId, list[Event]] = defaultdict(list)
         self.aborted: set[RequestId] = set()
-        self._loaded: set[RequestId] = set()
+        self._queue: list[RequestId] = []
         self._contents: dict[tuple[int, BlockHash], tuple[int | None, ...]] = {}
         self._before: dict[str, int] = {}
 
@@ -95,6 +96,7 @@ class EngineTrial:
         oldest = min(self.core._holding(), key=lambda sequence: sequence.turn, default=None)
         preemptions = oldest.preemptions if oldest else 0
         runs, failed, computed = self.backend.runs, self.backend.runs_failed, self.backend.computed.total()
+        self._queue = self._check_queue()
         is_useful = self.core.step()
         if self.tiers is None:
             assert self.backend.runs == runs + 1, "one step is one run"
@@ -105,6 +107,8 @@ class EngineTrial:
         self.check()
         if not is_useful:
             self._wait()
+        elif self.tiers is not None:
+            self.tiers.tick()
         if self.backend.runs_failed == failed:
             self._check_waste()
 
@@ -113,7 +117,7 @@ class EngineTrial:
         self.backend.fault = None  # nothing ran
         assert self.core.heeds_tiers, "it sleeps, and nothing will wake it"
         patience_s = self.core.patience_s()
-        assert not self.core.has_work or patience_s is None or patience_s > 0, "it would spin"
+        assert not self.core.has_work or (patience_s is not None and patience_s > 0), "it would spin, or sleep for ever"
         self.tiers.tick()
 
     def drain(self) -> None:
@@ -154,7 +158,6 @@ class EngineTrial:
     def check(self) -> None:
         """What is true between any two calls of the core."""
         self.core.audit()
-        self._loaded |= {sequence.request.id for sequence in self.core._loading}
         if self.tiers is not None:
             self.tiers.check_tickets(set(self.core._loading.tickets.values()))
         now = {name: value for name, value in asdict(self.core.statistics()).items() if isinstance(value, int)}
@@ -211,15 +214,23 @@ class EngineTrial:
                 if tenant == request.tenant
             ), f"{event}: no other request of the tenant begins like that"
         assert sum(source.tokens for source in event.sources) == event.tokens_cached
-        if request.id in self._loaded or any(source.tier != "G1" for source in event.sources):
+        if request.id not in self._queue:
             return  # its turn came when it began to load
-        order = list(self.requests)
-        for sequence in self.core._waiting:
-            ticket = self.core._loading.tickets.get(sequence.request.id)
-            if ticket is not None and not self.tiers.is_answered(ticket):
-                continue
-            if sequence.preemptions or order.index(sequence.request.id) < order.index(request.id):
-                assert sequence.awaited in self.core._in_flight, f"{request.id} overtakes {sequence.request.id}"
+        waiting = {sequence.request.id: sequence for sequence in self.core._waiting}
+        for ahead in self._queue[: self._queue.index(request.id)]:
+            ticket = self.core._loading.tickets.get(ahead)
+            is_unanswered = ticket is not None and not self.tiers.tiers.is_answered(ticket)
+            if ahead in waiting and not is_unanswered:
+                assert waiting[ahead].awaited in self.core._in_flight, f"{request.id} overtakes {ahead}"
+
+    def _check_queue(self) -> list[RequestId]:
+        """Who waits, first to last: those who held blocks before the others, who stand in the order of arrival."""
+        waiting, order = list(self.core._waiting), list(self.requests)
+        fresh = [sequence.request.id for sequence in waiting if not sequence.turn]
+        assert fresh == sorted(fresh, key=order.index), f"{fresh} arrived in another order"
+        ids = [sequence.request.id for sequence in waiting]
+        assert ids[len(ids) - len(fresh) :] == fresh, f"{ids}: not {fresh} in the end"
+        return ids
 
     def _peak(self, sequence: Sequence) -> list[int]:
         """Most blocks that a sequence holds from now on, by group."""

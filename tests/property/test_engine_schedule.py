@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from depth import examples
 from fakes.below import DictTiers, Manners
 from fakes.dice import Dice
+from fakes.fabric_below import FabricTiers
 from fakes.shape import Shape, request_of
 from fakes.trial import EngineTrial
 from kvist.base.errors import CapacityError
@@ -184,6 +185,17 @@ class TieredMachine(EngineMachine):
             self.trial.tiers.events.clear()
 
 
+class FabricMachine(TieredMachine):
+    """The same with the fabric itself below, over tiers that fail, lie and forget."""
+
+    overcommit = 2.0
+    seen: ClassVar[Counter[str]] = Counter()
+
+    def make(self, shape: Shape, seed: int) -> EngineTrial:
+        one_in = Dice(seed + 2).pick([None, 8, 4])
+        return EngineTrial(shape, tiers=FabricTiers(shape, seed, one_in=one_in))
+
+
 class OvercommittedTieredMachine(TieredMachine):
     overcommit = 4.0
     faulty = True
@@ -251,3 +263,9 @@ def test_with_tiers_below_everybody_is_served_the_same_and_nobody_preempted() ->
 def test_with_tiers_memory_and_backend_failing_the_rest_is_served_and_nothing_is_lost() -> None:
     seen = run(OvercommittedTieredMachine, short=12, long=30)
     expect(seen, "finished", "failures", "preemptions", "out_of_memory", "hits", "loads", "loads_failed")
+
+
+def test_with_the_fabric_below_everybody_is_served_the_same_whatever_its_tiers_do() -> None:
+    seen = run(FabricMachine, short=4, long=16)
+    expect(seen, "finished", "hits", "evictions", "loads", "loads_failed", "loaded", "quarantined", "stored")
+    assert not seen["failures"]

@@ -97,7 +97,7 @@ class EngineCore:
 
     def patience_s(self) -> float | None:
         """Seconds until a step may do something although nothing happened; None: for ever."""
-        deadline_s = self._tiers.next_deadline_s() if self._loading.tickets else None
+        deadline_s = self._loading.next_deadline_s()
         return None if deadline_s is None else max(0.0, deadline_s - self._now_s())
 
     def listen(self, on_change: Callable[[], None]) -> None:
@@ -196,6 +196,7 @@ class EngineCore:
     def _admit(self) -> None:
         if self._memory_short and self._running:
             return  # with more to compute the next step would fail again
+        self._loading.look_again()
         for sequence in list(self._waiting):
             if len(self._running) + len(self._loading) >= self._settings.sequences_max:
                 return

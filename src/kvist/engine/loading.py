@@ -85,6 +85,7 @@ class Loading:
         self._view = below.view
         self._tickets: dict[RequestId, Ticket] = {}
         self._loads: dict[RequestId, Load] = {}
+        self._unanswered: list[Ticket] = []
 
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._loads
@@ -115,6 +116,18 @@ class Loading:
         if any(pool.find(chain[blocks - 1]) is None for pool in self._cache.pools):
             self._begin(sequence, chain)
 
+    def look_again(self) -> None:
+        """Begins a round of `beginning`."""
+        self._unanswered.clear()
+
+    def next_deadline_s(self) -> float | None:
+        """When to look again although nothing was heard, by the clock of the tiers: at once is in the past."""
+        asked = [ticket for request_id, ticket in self._tickets.items() if request_id not in self._loads]
+        answered = {ticket for ticket in asked if self._tiers.is_answered(ticket)}
+        if not answered.isdisjoint(self._unanswered):
+            return float("-inf")  # only now, after everybody was looked at
+        return self._tiers.next_deadline_s() if self._tickets else None
+
     def beginning(self, sequence: Sequence, chain: Seq[BlockHash], hit: Hit) -> Beginning | None:
         """How a sequence should begin that could begin from `hit` at once; None while that is not known yet."""
         blocks = self._blocks_wanted(sequence)
@@ -126,6 +139,7 @@ class Loading:
         if ticket is None:
             return Beginning(hit=hit)
         if not self._tiers.is_answered(ticket):
+            self._unanswered.append(ticket)
             return None
         found = self._cache.residency(chain, blocks)
         plan = self._tiers.plan(ticket, [[block is not None for block in group] for group in found])
