@@ -115,10 +115,11 @@ class FabricMachine(RuleBasedStateMachine):
         chain = self.chain(tenant, which, blocks)
         self.tickets[self.rig.ask(chain, tenant=tenant)] = chain
 
-    @rule(tenant=Tenants, which=st.integers(0, 1), blocks=Lengths, works=st.integers(0, 6))
-    def request(self, tenant: TenantTag, which: int, blocks: int, works: int) -> None:
-        """As an engine begins one, while movers do some jobs."""
-        chain = self.chain(tenant, which, blocks)
+    @rule(tenant=Tenants, which=st.integers(0, 1), works=st.integers(0, 6), seconds=st.sampled_from(SECONDS))
+    def request(self, tenant: TenantTag, which: int, works: int, seconds: float) -> None:
+        """As an engine begins one that was stored before, while movers do some jobs and time goes by."""
+        self.store(tenant=tenant, which=which, blocks=12, works=60)
+        chain = self.chain(tenant, which, 12)
         ticket = self.rig.ask(chain, tenant=tenant)
         self.tickets[ticket] = chain
         self.work_some(works)
@@ -128,6 +129,8 @@ class FabricMachine(RuleBasedStateMachine):
         self.count("load")
         self.operations["wanted"] += len(self.plans[ticket].wants)
         self.work_some(works)
+        self.pass_time(seconds=seconds)
+        self.take_from(ticket)
 
     @precondition(lambda self: self.tickets.keys() - self.loading)
     @rule(data=st.data())
@@ -165,7 +168,9 @@ class FabricMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.loading)
     @rule(data=st.data())
     def take(self, data: st.DataObject) -> None:
-        ticket = data.draw(st.sampled_from(sorted(self.loading)))
+        self.take_from(data.draw(st.sampled_from(sorted(self.loading))))
+
+    def take_from(self, ticket: Ticket) -> None:
         pieces = [*self.handed.pop(ticket, []), *self.rig.fabric.landed(ticket)]
         self.rig.check(pieces, self.tickets[ticket])
         self.rig.fabric.taken(ticket, pieces)
@@ -250,7 +255,7 @@ class FabricMachine(RuleBasedStateMachine):
 def test_whatever_happens_everything_adds_up_and_nothing_is_left() -> None:
     FabricMachine.operations.clear()
     run_state_machine_as_test(
-        FabricMachine, settings=settings(max_examples=examples(150), stateful_step_count=60, deadline=None)
+        FabricMachine, settings=settings(max_examples=examples(80), stateful_step_count=60, deadline=None)
     )
     for needed in ("stored", "taken", "load", "complete", "failed", "loading", "withdraw"):
         assert FabricMachine.operations[needed], f"nothing was ever {needed}: {FabricMachine.operations}"
