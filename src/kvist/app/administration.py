@@ -22,8 +22,7 @@ from kvist.server.administration_stock import FabricStock
 from kvist.server.administration_verbs import Verbs
 from kvist.server.settings import ServerSettings
 
-STOP_S = 5.0
-"""How long commands that run at the end may take; what they began, the tiers go on with."""
+STOP_S = 5
 
 _log = logging.getLogger(__name__)
 
@@ -41,8 +40,14 @@ def administration_app(fabric: Fabric, secret: bytes, model: Model, settings: Se
 
 
 @contextlib.contextmanager
-def administered(app: ASGIApp, port: int, environment: Mapping[str, str]) -> Iterator[Path]:
+def administered(app: ASGIApp, port: int, environment: Mapping[str, str], stop_s: int = STOP_S) -> Iterator[Path]:
     """Serves the app for the length of a `with`, where `kvist cache` looks for the server of this port.
+
+    Args:
+        app: as `administration_app` makes it.
+        port: of the server that it belongs to.
+        environment: says where this user's sockets are.
+        stop_s: how long commands that run at the end may take; what they began, the tiers go on with.
 
     Yields:
         Where it listens.
@@ -52,19 +57,19 @@ def administered(app: ASGIApp, port: int, environment: Mapping[str, str]) -> Ite
     """
     path = socket_path(environment, port)
     with private_listener(path) as listener:
-        server = uvicorn.Server(_config(app))
+        server = uvicorn.Server(_config(app, stop_s))
         thread = threading.Thread(target=server.run, args=([listener],), name="kvist-administration", daemon=True)
         thread.start()
         try:
             yield path
         finally:
             server.should_exit = True
-            thread.join(2 * STOP_S)
+            thread.join(2 * stop_s)
             if thread.is_alive():
                 _log.warning("a command of kvist cache still runs, and is left behind")
 
 
-def _config(app: ASGIApp) -> uvicorn.Config:
+def _config(app: ASGIApp, stop_s: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http="h11",
@@ -74,5 +79,5 @@ def _config(app: ASGIApp) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=int(STOP_S),
+        timeout_graceful_shutdown=stop_s,
     )

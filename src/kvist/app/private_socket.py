@@ -145,7 +145,10 @@ def _remove_dead(path: Path) -> None:
 
 
 def _check_directory(directory: Path) -> None:
-    there = directory.lstat()
+    _check_own_directory(directory, directory.lstat())
+
+
+def _check_own_directory(directory: Path, there: os.stat_result) -> None:
     if stat.S_ISLNK(there.st_mode) or not stat.S_ISDIR(there.st_mode):
         raise ConfigError(f"{directory} is not a directory; remove it, or set {VARIABLE} to a directory of yours")
     if there.st_uid != os.getuid():

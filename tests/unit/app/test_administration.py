@@ -1,0 +1,80 @@
+"""The server beside the server: it answers on its socket, on a thread of its own, and ends with the `with`."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import pytest
+
+from fakes.operator import TEXT, operator
+from fakes.serving import SETTINGS
+from fakes.stock import fabric_stock
+from kvist.app.administration import administered
+from kvist.app.private_socket import VARIABLE
+from kvist.base.errors import ConfigError
+from kvist.server.administration import create_administration
+
+
+@pytest.fixture
+def environment() -> Iterator[dict[str, str]]:
+    with TemporaryDirectory(prefix="kvist-") as folder:
+        yield {VARIABLE: folder}
+
+
+def post(path: Path, verb: str, body: dict[str, object]) -> httpx.Response:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), timeout=60) as client:
+        return client.post(f"http://kvist/v1/cache/{verb}", json=body)
+
+
+def test_a_running_fabric_is_asked_and_changed_over_the_socket(environment: dict[str, str]) -> None:
+    with operator(fabric_stock) as there:
+        hashes = there.store(TEXT)
+        app = create_administration(there.verbs, SETTINGS)
+        with administered(app, 8000, environment) as path:
+            answer = post(path, "copy", {"all": True, "source": "pool", "target": "dram"}).json()
+            assert answer["tiers"][0]["done"] == len(hashes)
+            dram, _ = post(path, "tiers", {}).json()["tiers"]
+            assert dram["resident"] == len(hashes)
+            assert post(path, "purge", {}).status_code == 400
+        assert not path.exists()
+    assert "kvist-administration" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_two_servers_of_one_port_are_one_too_many(environment: dict[str, str]) -> None:
+    with operator() as there:
+        app = create_administration(there.verbs, SETTINGS)
+        with administered(app, 8000, environment) as path:
+            with pytest.raises(ConfigError, match="another server"), administered(app, 8000, environment):
+                raise AssertionError("both listen")
+            assert post(path, "tiers", {}).status_code == 200
+
+
+def test_it_ends_although_a_command_still_runs(environment: dict[str, str]) -> None:
+    begun, never = threading.Event(), Future()
+
+    def explain(*_: object) -> Future:
+        begun.set()
+        return never
+
+    with operator(explain=explain) as there:
+        app = create_administration(there.verbs, SETTINGS)
+        failed: list[Exception] = []
+
+        def ask(path: Path) -> None:
+            try:
+                post(path, "explain", {"prompt": TEXT})
+            except httpx.HTTPError as error:
+                failed.append(error)
+
+        with administered(app, 8000, environment, stop_s=1) as path:
+            asking = threading.Thread(target=ask, args=(path,))
+            asking.start()
+            assert begun.wait(60)
+        assert not path.exists()
+        never.cancel()
+        asking.join(60)
+        assert not asking.is_alive()
+    assert len(failed) <= 1
