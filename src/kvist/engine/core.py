@@ -43,6 +43,7 @@ from kvist.engine.schedule import Slice, plan_step
 from kvist.engine.sequence import Sequence
 from kvist.engine.settings import EngineSettings
 from kvist.engine.sources import sources_of
+from kvist.fabric.messages import FabricStatistics
 
 Deliver = Callable[[Event], None]
 
@@ -172,6 +173,10 @@ class EngineCore:
             stores_dropped=self._offload.dropped,
             fabric=self._tiers.statistics(),
         )
+
+    def tier_statistics(self) -> FabricStatistics | None:
+        """A snapshot of the tiers alone; may be taken from any thread."""
+        return self._tiers.statistics()
 
     def audit(self) -> None:
         """Proves that the books of every pool balance.

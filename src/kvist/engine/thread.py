@@ -9,7 +9,7 @@ waits for an engine that will not answer.
 import logging
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvist.base.ids import RequestId
 from kvist.engine.core import Deliver, EngineCore
@@ -97,8 +97,8 @@ class EngineThread:
         self._post(_Complete(request_id=request_id))
 
     def statistics(self) -> EngineStatistics:
-        """The snapshot taken after the latest step."""
-        return self._snapshot
+        """The snapshot taken after the latest step; of the tiers, which go on without steps, one of now."""
+        return replace(self._snapshot, fabric=self._core.tier_statistics())
 
     @property
     def _why_not(self) -> str:
