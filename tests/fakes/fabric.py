@@ -139,7 +139,7 @@ class Rig:
     wrap: Callable[[Tier], Tier] = lambda tier: tier
     ttl_s: float | None = None
     settings: dict[str, object] = field(default_factory=dict)
-    make_movers: Callable[[Reach], HandMovers] = HandMovers
+    make_movers: Callable[[Reach], HandMovers] = HandMovers  # or Movers, for threads
     clock: HandClock = field(default_factory=HandClock)
     calendar: HandCalendar = field(default_factory=HandCalendar)
     limits: dict[str, int] = field(default_factory=dict)
@@ -232,6 +232,14 @@ class Rig:
         for piece in pieces:
             expected = payload_of(chain[piece.want.index], piece.want.group, piece.buffer.length)
             assert bytes(self.regions.view(piece.buffer)) == expected, f"{piece.want} holds something else"
+
+    def settle(self) -> None:
+        """Waits for the threads of real movers to have written everything."""
+        for _ in range(1000):
+            if not self.fabric.statistics().stores_running:
+                return
+            self.fabric.wait(1.0)
+        raise AssertionError(f"stores do not end: {self.fabric.statistics()}")
 
     def books(self, name: str) -> TierBooks:
         """The ledger of one tier."""

@@ -86,8 +86,7 @@ class Administration:
                 raise ConfigError(f"{tier} keeps its own books; there is nothing to restore")
             refused = state.book.restore(known, inside.desk.calendar.now_unix_s())
             inside.writing.owe(state, refused)
-            inside.writing.flush(state)
-        self._fabric.until(lambda: not state.undeleted, timeout_s)
+        self._deleted(tier, self._until(timeout_s))
         return Outcome(done=len(known) - len(refused), absent=len(refused), left=len(state.undeleted))
 
     def entries(
@@ -203,6 +202,7 @@ class Administration:
             first = outcome.done + outcome.left  # what was taken out is no longer listed
             if self._left_s(until_s) <= 0:
                 break
+        self._deleted(tier, until_s)
         return outcome
 
     def remove(self, tier: TierName, entries: Sequence[Entry], timeout_s: float) -> Outcome:
@@ -219,9 +219,17 @@ class Administration:
         outcome = Outcome()
         for _, batch in _batches(entries, lambda entry: entry.address.tenant):
             outcome += self._read(tier, None, batch, until_s)
+        self._deleted(tier, until_s)
         return outcome
 
     # ---- steps
+
+    def _deleted(self, tier: TierName, until_s: float) -> None:
+        """Waits until a tier has forgotten what it must, or the time is over."""
+        with self._fabric.inside() as inside:
+            state = self._state(inside, tier)
+            inside.writing.flush(state)
+        self._fabric.until(lambda: not state.undeleted, self._left_s(until_s))
 
     def _read(self, source: TierName, target: TierName | None, entries: Sequence[Entry], until_s: float) -> Outcome:
         """Reads some records of one tenant, and writes them to the target if there is one."""
@@ -291,8 +299,7 @@ class Administration:
             entries = list(self.entries(name, tenant=tenant, most=state.book.statistics().resident))
             with self._fabric.inside() as inside:
                 inside.writing.owe(state, state.book.purge(tenant))
-                inside.writing.flush(state)
-            self._fabric.until(lambda: not state.undeleted, self._left_s(until_s))
+            self._deleted(name, until_s)
             return Outcome(done=len(entries) - len(state.undeleted), left=len(state.undeleted))
         outcome = Outcome()
         while self._left_s(until_s) > 0:
@@ -318,8 +325,7 @@ class Administration:
                     state.tally.purged += 1
                     state.known.discard(entry.address.key)
                     inside.writing.owe(state, (entry.address,))
-            inside.writing.flush(state)
-        self._fabric.until(lambda: not state.undeleted, self._left_s(until_s))
+        self._deleted(name, until_s)
         left = sum(entry.address in state.undeleted for entry in entries)
         return Outcome(done=len(entries) - left, left=left)
 
