@@ -22,6 +22,7 @@ _LEAF_BYTES: Final = 4096
 _LOG_BYTES_PER_ROW: Final = 3 * (_LEAF_BYTES + 24)
 """At worst: a row changes one leaf, seldom two, three when the tree grows."""
 
+_LOG_BYTES_WANTED_PER_ROW: Final = 128
 _LOG_BYTES_MIN: Final = 256 * 2**10
 _LOG_BYTES_MAX: Final = 16 * 2**20
 _ROW_BYTES: Final = 320
@@ -75,7 +76,7 @@ class IndexLimits:
     @property
     def log_bytes_max(self) -> int:
         """Of the log: the longer, the fewer checkpoints, each of which waits for the medium."""
-        return min(_LOG_BYTES_MAX, max(_LOG_BYTES_MIN, self.rows_max * _ROW_BYTES))
+        return min(_LOG_BYTES_MAX, max(_LOG_BYTES_MIN, self.rows_max * _LOG_BYTES_WANTED_PER_ROW))
 
     @property
     def statement_rows(self) -> int:

@@ -68,6 +68,7 @@ class _Ring:
         except OSError:
             os.close(self.fd)
             raise
+        self._maps = (submit, self._results, self._entries)
         self._submit, self._complete = memoryview(submit).cast("I"), memoryview(self._results).cast("I")
         self._taken_at, self._tail_at = ours[0] // 4, ours[1] // 4
         self._head_at, self._end_at = theirs[0] // 4, theirs[1] // 4
@@ -124,7 +125,11 @@ class _Ring:
         return taken
 
     def close(self) -> None:
-        """Gives it back to the kernel."""
+        """Gives it back to the kernel, which needs every map of it to be gone."""
+        self._submit.release()
+        self._complete.release()
+        for each in self._maps:
+            each.close()
         os.close(self.fd)
 
 
