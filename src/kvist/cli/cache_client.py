@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def find_server(path: str | None, port: int | None, environment: Mapping[str, st
     return found
 
 
-def asker(socket: Path) -> Ask:
+def asker(socket_at: Path) -> Ask:
     """Asks the server at a socket; each call is a request of its own.
 
     The calls raise a `ConfigError` for what the server refuses, a `WireError` when it dies or does not answer, and a
@@ -54,34 +55,43 @@ def asker(socket: Path) -> Ask:
     """
 
     def ask(verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        _check_answers(socket_at)
         timeout = httpx.Timeout(float(body.get("timeout_s", LOOK_S)) + _GRACE_S, connect=_CONNECT_S)
         try:
-            with httpx.Client(transport=httpx.HTTPTransport(uds=os.fspath(socket)), timeout=timeout) as client:
+            with httpx.Client(transport=httpx.HTTPTransport(uds=os.fspath(socket_at)), timeout=timeout) as client:
                 response = client.post(f"http://kvist/v1/cache/{verb}", json=body)
-        except httpx.ConnectError as error:
-            raise WireError(f"nobody answers at {socket} ({error}); is its server still running?") from error
         except httpx.TimeoutException as error:
-            raise WireError(f"the server at {socket} did not answer in time; what it was asked may go on") from error
+            raise WireError(f"the server at {socket_at} did not answer in time; what it was asked may go on") from error
         except httpx.HTTPError as error:
             raise WireError(
-                f"the server at {socket} broke off ({error}); what it was asked may be half done"
+                f"the server at {socket_at} broke off ({error}); what it was asked may be half done"
             ) from error
-        return _answer(response, socket)
+        return _answer(response, socket_at)
 
     return ask
 
 
-def _answer(response: httpx.Response, socket: Path) -> dict[str, Any]:
+def _check_answers(socket_at: Path) -> None:
+    """Connects once by itself: the client library leaves a socket open that could not be connected."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_CONNECT_S)
+        try:
+            probe.connect(os.fspath(socket_at))
+        except OSError as error:
+            raise WireError(f"nobody answers at {socket_at} ({error}); is its server still running?") from error
+
+
+def _answer(response: httpx.Response, socket_at: Path) -> dict[str, Any]:
     try:
         answer = json.loads(response.content)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"what answers at {socket} is no server of Kvist") from error
+        raise WireError(f"what answers at {socket_at} is no server of Kvist") from error
     if response.status_code == httpx.codes.OK and isinstance(answer, dict):
         return answer
     problem = answer.get("error") if isinstance(answer, dict) else None
     message = problem.get("message") if isinstance(problem, dict) else None
     if not isinstance(message, str):
-        raise WireError(f"what answers at {socket} is no server of Kvist: status {response.status_code}")
+        raise WireError(f"what answers at {socket_at} is no server of Kvist: status {response.status_code}")
     raise (ConfigError if response.status_code in _REFUSED else KvistError)(message)
 
 

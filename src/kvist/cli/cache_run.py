@@ -17,6 +17,7 @@ from kvist.cli.cache_tables import shown
 
 _LOOKS = ("tiers", "list", "show", "explain")
 _PROMPT_BYTES_MAX = 7 * 2**20
+_TIMEOUT_S_MAX = 86_400
 _YES = "yes"
 
 
@@ -50,17 +51,24 @@ def body_of(args: argparse.Namespace) -> dict[str, Any]:
     """What the flags say, in the words of `kvist.server.administration_bodies`; what was not given is left out.
 
     Raises:
-        ConfigError: the prompt's file cannot be read.
+        ConfigError: the prompt's file cannot be read, or a flag makes no sense.
     """
     names = ("hash", "hashes", "tenant", "default_tenant", "all", "tier", "source", "target", "limit")
     given = {name: getattr(args, name, None) for name in names}
-    body = {name: value for name, value in given.items() if value not in (None, False, [])}
-    if getattr(args, "timeout", None) is not None:
-        body["timeout_s"] = args.timeout
+    body = {name: value for name, value in given.items() if value is not None and value is not False and value != []}
+    timeout_s = getattr(args, "timeout", None)
+    if timeout_s is not None:
+        if not 0 < timeout_s <= _TIMEOUT_S_MAX:
+            raise ConfigError(f"--timeout {timeout_s:g}: give seconds, more than 0 and at most {_TIMEOUT_S_MAX}")
+        body["timeout_s"] = timeout_s
     if getattr(args, "prompt", None) is not None:
         body |= read_prompt(args.prompt, is_chat=args.chat)
     elif getattr(args, "chat", False):
         raise ConfigError("--chat says what is in the file that --prompt names; name one")
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError("the arguments hold bytes that are no UTF-8 text") from error
     return body
 
 
