@@ -18,6 +18,7 @@ from kvist.engine.backends import attention
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.torch_backend import TorchBackend
 from kvist.engine.batch import Batch
+from kvist.engine.below import Below
 from kvist.engine.core import EngineCore
 from kvist.engine.messages import Admitted, EngineLimits, Event, Finished, TokenDrawn
 from kvist.engine.request import Request, Sampling
@@ -118,9 +119,18 @@ class Answer:
 
 
 class TinyEngine:
-    """One engine; submit, then run. The books are checked after every step."""
+    """One engine; submit, then run. The books are checked after every step.
 
-    def __init__(self, subject: Subject, shape: Shape = Shape()) -> None:
+    With tiers below, `wait` lets these go on when the engine can do nothing else.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        shape: Shape = Shape(),
+        below: Below | None = None,
+        wait: Callable[[], None] = lambda: None,
+    ) -> None:
         groups = subject.geometry.groups
         self.subject = subject
         self.shape = shape
@@ -131,7 +141,8 @@ class TinyEngine:
         windows = [group.window for group in groups]
         cache = PrefixCache(namespace_of({}), self.pools, windows, block_tokens=shape.block_tokens)
         self.backend = RecordingBackend(subject.served, self.store)
-        self.core = EngineCore(self.backend, cache, _settings(shape, groups), secret=bytes(32))
+        self.core = EngineCore(self.backend, cache, _settings(shape, groups), secret=bytes(32), below=below)
+        self._wait = wait
         self.events: dict[RequestId, list[Event]] = defaultdict(list)
 
     @property
@@ -162,8 +173,10 @@ class TinyEngine:
 
     def step(self) -> None:
         """One step, after which the books balance."""
-        self.core.step()
+        is_useful = self.core.step()
         self.core.audit()
+        if not is_useful:
+            self._wait()
 
     def run(self) -> None:
         """Steps until nothing is left to do."""
