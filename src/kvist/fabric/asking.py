@@ -5,9 +5,10 @@ Blocks that a placed tier has are not asked for. What has not been answered in t
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 from kvist.base.ids import BlockHash, GroupId
-from kvist.blocks.keys import BlockKey, TenantTag
+from kvist.blocks.keys import TenantTag
 from kvist.fabric.dispatch import Dispatch
 from kvist.fabric.jobs import Answered, FindJob, Report
 from kvist.fabric.messages import Ticket
@@ -121,8 +122,7 @@ class Asking:
         if self._dispatch.send(job, tier, answered, now_s=now_s):
             inquiry.questions[tier.name] = question
 
-    def _remember(self, job: FindJob, report: Answered, tier: TierState) -> None:
+    @staticmethod
+    def _remember(job: FindJob, report: Answered, tier: TierState) -> None:
         for (group, hashes), found in zip(job.groups, report.found, strict=True):
-            for block_hash, present in zip(hashes, found, strict=True):
-                if present:
-                    tier.known.add(BlockKey(job.namespace, group, "prefix", block_hash))
+            tier.known.add(job.namespace, group, compress(hashes, found))

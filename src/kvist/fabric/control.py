@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kvist.base.clock import Calendar, Clock
+from kvist.base.errors import ConfigError
 from kvist.base.ids import BlockHash, GroupId
+from kvist.base.units import format_bytes
 from kvist.blocks.keys import BlockKey
 from kvist.fabric.asking import Asking, Inquiry
 from kvist.fabric.desk import Desk
@@ -74,7 +76,11 @@ class Fabric:
     """
 
     def __init__(self, settings: FabricSettings, movers: Carrier, clock: Clock, calendar: Calendar) -> None:
-        """Binds control to its movers and starts them."""
+        """Binds control to its movers and starts them.
+
+        Raises:
+            ConfigError: there are two tiers of one name, or staging has no room for a single record.
+        """
         self.on_change: Callable[[], None] | None = None
         self._settings = settings
         self._movers = movers
@@ -299,8 +305,15 @@ class Fabric:
 
 
 def _desk(settings: FabricSettings, movers: Carrier, clock: Clock, calendar: Calendar) -> Desk:
+    names = [each.name for each in settings.tiers]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"two tiers have one name: {', '.join(names)}")
     dispatch = Dispatch(movers, stall_s=settings.stall_s)
     staging = Staging(settings.staging, settings.staging_bytes, extent_bytes=settings.staging_extent_bytes)
+    for form in settings.forms:
+        reason = staging.why_never(form.record_bytes)
+        if reason is not None:
+            raise ConfigError(f"staging of {format_bytes(settings.staging_bytes)} is too small: {reason}")
     share = int(settings.staging_bytes * settings.tier_share)
     tiers = [TierState(each, known_max=settings.known_max, bytes_share=share) for each in settings.tiers]
     return Desk(

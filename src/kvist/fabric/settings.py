@@ -72,7 +72,7 @@ class FabricSettings:
         stall_s: a tier that has jobs and ends none for so long is hung: its breaker opens.
         tier_share: at most this share of staging is held by the jobs of one tier, so that a hung one leaves room.
         store_share: at most this share of staging is held by what is to be stored, so that loads find room.
-        known_max: of how many records a keyed tier is remembered to have them.
+        known_max: of how many records of a group a keyed tier is remembered to have them.
     """
 
     namespace: Namespace

@@ -4,9 +4,9 @@ Knows nothing of jobs. A placed tier has books; of a keyed one a bounded memory 
 there a moment ago, so that it need not be stored again: an error in it costs a store too few or too many, no more.
 """
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from kvist.base.ids import BlockHash, GroupId
 from kvist.blocks.keys import BlockKey, Namespace, TenantTag
@@ -19,29 +19,27 @@ from kvist.tiers.ports import Address
 
 
 class Known:
-    """Which records a keyed tier has, as far as was seen; the ones seen last, up to a bound."""
+    """Which records a keyed tier has, as far as was seen; of each group the newest ones, up to a bound."""
 
     def __init__(self, most: int) -> None:
+        """Starts knowing nothing."""
         self._most = most
-        self._seen: OrderedDict[BlockKey, None] = OrderedDict()
+        self._seen: dict[tuple[Namespace, GroupId], dict[BlockHash, None]] = {}
 
     def __contains__(self, key: BlockKey) -> bool:
-        return key in self._seen
+        return key.hash in self._seen.get((key.namespace, key.group), ())
 
-    def add(self, key: BlockKey) -> None:
-        """It was stored or found."""
-        self._seen[key] = None
-        self._seen.move_to_end(key)
-        if len(self._seen) > self._most:
-            self._seen.popitem(last=False)
+    def add(self, namespace: Namespace, group: GroupId, hashes: Iterable[BlockHash]) -> None:
+        """These were stored or found; there may be thousands, which takes microseconds."""
+        seen = self._seen.setdefault((namespace, group), {})
+        seen.update(dict.fromkeys(hashes))
+        if len(seen) > self._most:
+            for block_hash in list(islice(seen, len(seen) - self._most)):
+                del seen[block_hash]
 
     def discard(self, key: BlockKey) -> None:
         """It was not found, or was removed."""
-        self._seen.pop(key, None)
-
-    def clear(self) -> None:
-        """Something was removed, and nobody knows what."""
-        self._seen.clear()
+        self._seen.get((key.namespace, key.group), {}).pop(key.hash, None)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -162,7 +162,8 @@ class Writing:
         del self._keys[tier.name, order.address.key]
         if tier.book is None:
             tier.tally.stored += 1
-            tier.known.add(order.address.key)
+            key = order.address.key
+            tier.known.add(key.namespace, key.group, (key.hash,))
             return
         removed = tier.book.commit(order.address.key, ticket, order.created_unix_s)
         self.owe(tier, () if removed is None else (removed,))
