@@ -1,7 +1,6 @@
 """What the operator's commands need: what the tiers hold, as one stock, and what the model makes of a prompt."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -72,8 +71,11 @@ class Explanation(NamedTuple):
     prefix_end: str
 
 
-Explain = Callable[[Sequence[TokenId], TenantId], "Future[Explanation]"]
-"""Asks the engine about a prompt without loading or computing anything."""
+Explain = Callable[[Sequence[TokenId], TenantId, float], Explanation]
+"""Asks the engine about a prompt without loading or computing anything, and waits so many seconds at most.
+
+Raises a `TimeoutError` when it does not answer in time, and a `kvist.base.errors.KvistError` when it never will.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ Knows neither sockets nor whether a server runs. A tier that fails is told of in
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
@@ -142,11 +141,11 @@ class Verbs:
         with self._reading:
             tokens = tokens_of(body, self._model)
         try:
-            found = self._model.explain(tokens, tenant_of(body) or TENANT_DEFAULT).result(EXPLAIN_S)
+            found = self._model.explain(tokens, tenant_of(body) or TENANT_DEFAULT, EXPLAIN_S)
         except TimeoutError as error:
             message = f"The engine did not answer within {EXPLAIN_S:g} s."
             raise ApiError(message, family=FAULT, code="engine_failed") from error
-        except (CancelledError, KvistError) as error:
+        except KvistError as error:
             raise ApiError(f"The engine did not answer: {error}", family=FAULT, code="engine_failed") from error
         about = explained(found.sources, found.decision)
         return {"tokens": len(tokens), **about, "prefix_end": found.prefix_end}

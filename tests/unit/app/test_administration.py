@@ -2,20 +2,20 @@
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
 
-from fakes.operator import TEXT, operator
+from fakes.operator import TEXT, operator, some_explanation
 from fakes.serving import SETTINGS
 from fakes.stock import fabric_stock
 from kvist.app.administration import administered
 from kvist.app.private_socket import VARIABLE
 from kvist.base.errors import ConfigError
 from kvist.server.administration import create_administration
+from kvist.server.administration_ports import Explanation
 
 
 @pytest.fixture
@@ -53,11 +53,12 @@ def test_two_servers_of_one_port_are_one_too_many(environment: dict[str, str]) -
 
 
 def test_it_ends_although_a_command_still_runs(environment: dict[str, str]) -> None:
-    begun, never = threading.Event(), Future()
+    begun, never = threading.Event(), threading.Event()
 
-    def explain(*_: object) -> Future:
+    def explain(*_: object) -> Explanation:
         begun.set()
-        return never
+        never.wait(60)
+        return some_explanation()
 
     with operator(explain=explain) as there:
         app = create_administration(there.verbs, SETTINGS)
@@ -74,7 +75,7 @@ def test_it_ends_although_a_command_still_runs(environment: dict[str, str]) -> N
             asking.start()
             assert begun.wait(60)
         assert not path.exists()
-        never.cancel()
+        never.set()
         asking.join(60)
         assert not asking.is_alive()
     assert len(failed) <= 1

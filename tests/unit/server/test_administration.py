@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future
 
 import httpx
@@ -10,9 +9,9 @@ import pytest
 
 from fakes.operator import TEXT, operator, some_explanation
 from fakes.serving import MODEL, SETTINGS, ask
-from kvist.base.ids import TenantId, TokenId
 from kvist.base.units import Bytes
 from kvist.server.administration import AT_ONCE, create_administration
+from kvist.server.administration_ports import Explanation
 from kvist.server.settings import ServerSettings
 
 
@@ -69,9 +68,9 @@ def test_another_content_type_and_another_method_are_refused() -> None:
 def test_more_commands_than_threads_are_told_to_come_again() -> None:
     answer, begun = Future(), threading.Semaphore(0)
 
-    def explain(_tokens: Sequence[TokenId], _tenant: TenantId) -> Future:
+    def explain(*_: object) -> Explanation:
         begun.release()
-        return answer
+        return answer.result()
 
     async def crowd(app: object) -> tuple[int, int, list[int]]:
         transport = httpx.ASGITransport(app)

@@ -1,7 +1,6 @@
 """The operator's verbs: what they choose, whose they touch, and what they say when something is not as it should be."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 
 import pytest
 
@@ -11,6 +10,7 @@ from fakes.tiers import BLUE
 from kvist.base.errors import KvistError
 from kvist.base.ids import TenantId, TokenId
 from kvist.blocks.keys import Namespace
+from kvist.server.administration_ports import Explanation
 from kvist.server.administration_verbs import Verbs
 from kvist.server.errors import ApiError
 
@@ -193,11 +193,10 @@ def test_a_prompt_is_explained_in_the_words_of_an_answer(there: Operator) -> Non
 def test_the_engine_is_asked_on_behalf_of_the_tenant() -> None:
     asked: list[tuple[int, TenantId]] = []
 
-    def explain(tokens: Sequence[TokenId], tenant: TenantId) -> Future[object]:
+    def explain(tokens: Sequence[TokenId], tenant: TenantId, timeout_s: float) -> Explanation:
+        assert timeout_s > 0
         asked.append((len(tokens), tenant))
-        future: Future[object] = Future()
-        future.set_result(some_explanation())
-        return future
+        return some_explanation()
 
     with operator(explain=explain) as there:
         do(there, "explain", prompt="abc")
@@ -207,10 +206,8 @@ def test_the_engine_is_asked_on_behalf_of_the_tenant() -> None:
 
 @pytest.mark.parametrize("problem", [KvistError("it was stopped"), TimeoutError()], ids=["failed", "slow"])
 def test_an_engine_that_does_not_answer_is_an_error_that_says_so(problem: Exception) -> None:
-    def explain(_tokens: Sequence[TokenId], _tenant: TenantId) -> Future[object]:
-        future: Future[object] = Future()
-        future.set_exception(problem)
-        return future
+    def explain(*_: object) -> Explanation:
+        raise problem
 
     with operator(explain=explain) as there:
         said = refusal(there, "explain", prompt="abc")
