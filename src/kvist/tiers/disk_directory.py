@@ -130,5 +130,5 @@ def _open_directory(path: Path) -> int:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        remedy = "a symbolic link must be replaced by what it points to" if path.is_symlink() else _ELSEWHERE
+        remedy = f"{_ELSEWHERE}, and name it itself, not by a symbolic link"
         raise ConfigError(f"{path} cannot be opened as a directory: {error}; {remedy}") from error

@@ -19,8 +19,10 @@ from kvist.blocks.keys import BlockKey, Kind, Namespace, TenantTag
 
 _VERSION: Final = 1
 _LEAF_BYTES: Final = 4096
-_LOG_BYTES_PER_ROW: Final = 3 * (_LEAF_BYTES + 24)
-"""At worst: a row changes one leaf, seldom two, three when the tree grows."""
+_LOG_FRAME_BYTES: Final = _LEAF_BYTES + 24
+_LOG_FRAMES_PER_ROW: Final = 5
+_LOG_FRAMES_PER_STATEMENT: Final = 8
+"""At worst: a row changes one leaf, and when the tree is balanced two beside it, and those above and what is free."""
 
 _LOG_BYTES_WANTED_PER_ROW: Final = 128
 _LOG_BYTES_MIN: Final = 256 * 2**10
@@ -81,7 +83,8 @@ class IndexLimits:
     @property
     def statement_rows(self) -> int:
         """Rows that one statement may change: half of the log at most."""
-        return min(_STATEMENT_ROWS_MAX, self.log_bytes_max // (2 * _LOG_BYTES_PER_ROW))
+        frames = self.log_bytes_max // 2 // _LOG_FRAME_BYTES - _LOG_FRAMES_PER_STATEMENT
+        return min(_STATEMENT_ROWS_MAX, frames // _LOG_FRAMES_PER_ROW)
 
 
 class Index:
@@ -194,8 +197,9 @@ class Index:
         """What each statement is about, once there is room for it in the log."""
         for start in range(0, len(items), self._limits.statement_rows):
             part = items[start : start + self._limits.statement_rows]
-            self._make_room(len(part) * _LOG_BYTES_PER_ROW)
-            self._log_room -= len(part) * _LOG_BYTES_PER_ROW
+            frames = len(part) * _LOG_FRAMES_PER_ROW + _LOG_FRAMES_PER_STATEMENT
+            self._make_room(frames * _LOG_FRAME_BYTES)
+            self._log_room -= frames * _LOG_FRAME_BYTES
             yield part
 
     def _make_room(self, wanted: int) -> None:
