@@ -7,6 +7,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from kvist.app.private_socket import private_listener, socket_path
 from kvist.blocks.keys import tenant_key
 from kvist.fabric.control import Fabric
 from kvist.server.administration import create_administration
-from kvist.server.administration_ports import Model
+from kvist.server.administration_ports import Explain, Model
 from kvist.server.administration_stock import FabricStock
 from kvist.server.administration_verbs import Verbs
+from kvist.server.ports import Tokenizer
 from kvist.server.settings import ServerSettings
 
 STOP_S = 5
@@ -27,15 +29,39 @@ STOP_S = 5
 _log = logging.getLogger(__name__)
 
 
-def administration_app(fabric: Fabric, secret: bytes, model: Model, settings: ServerSettings) -> ASGIApp:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a server reads prompts.
+
+    Attributes:
+        tokenizer: of the model, and nobody else's: it is used by one thread at a time.
+        tokens_max: of one prompt.
+        explain: asks the engine.
+    """
+
+    tokenizer: Tokenizer
+    tokens_max: int
+    explain: Explain
+
+
+def administration_app(fabric: Fabric, secret: bytes, reading: Reading, settings: ServerSettings) -> ASGIApp:
     """The app for one running server.
 
     Args:
         fabric: the tiers.
         secret: what tenants' keys are made with.
-        model: reads prompts; its tokenizer is nobody else's.
+        reading: how the server reads prompts.
         settings: bounds on what is sent.
     """
+    with fabric.inside() as inside:
+        facts = inside.desk.settings
+    model = Model(
+        tokenizer=reading.tokenizer,
+        namespace=facts.namespace,
+        block_tokens=facts.block_tokens,
+        tokens_max=reading.tokens_max,
+        explain=reading.explain,
+    )
     return create_administration(Verbs(FabricStock(fabric), partial(tenant_key, secret), model), settings)
 
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from kvist.app.cache_dir import cache_root
 from kvist.app.clock import SystemCalendar, SystemClock
 from kvist.app.config_file import merged_tiers, read_config_file
 from kvist.app.offline_stock import OfflineStock
-from kvist.app.secret import load_secret
+from kvist.app.secret import load_secret, secret_path
 from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec, read_tier_flag
 from kvist.app.tiers import opened_tiers
 from kvist.base.errors import ConfigError
@@ -134,9 +133,7 @@ def secret_of(path: str | None, environment: Mapping[str, str]) -> Path:
     Raises:
         ConfigError: it was named and is not there.
     """
-    if path is None:
-        return cache_root(environment) / "secret"
-    found = Path(path).absolute()
-    if "\0" in path or not found.exists():
+    found = secret_path(path, environment)
+    if path is not None and ("\0" in path or not found.exists()):
         raise ConfigError(f"--cache-secret-file {path!r} is not there")
     return found

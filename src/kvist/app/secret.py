@@ -7,13 +7,23 @@ tenant's keys, so the file is the user's alone.
 import os
 import secrets
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
-from kvist.app.cache_dir import make_private
+from kvist.app.cache_dir import cache_root, make_private
 from kvist.base.errors import ConfigError
 
 SECRET_BYTES = 32
 _LONGEST = 4096
+
+
+def secret_path(named: str | None, environment: Mapping[str, str]) -> Path:
+    """Where the secret is: the file that was named, or the one in the cache directory.
+
+    Raises:
+        ConfigError: the environment does not say where the cache directory is.
+    """
+    return cache_root(environment) / "secret" if named is None else Path(named).absolute()
 
 
 def load_secret(path: Path) -> bytes:

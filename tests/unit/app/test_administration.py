@@ -8,14 +8,19 @@ from tempfile import TemporaryDirectory
 import httpx
 import pytest
 
-from fakes.operator import TEXT, operator, some_explanation
+from fakes.operator import KEY_OF, NAMESPACE, TEXT, operator, some_explanation, tenant_of, told
 from fakes.serving import SETTINGS
 from fakes.stock import fabric_stock
-from kvist.app.administration import administered
+from fakes.tiers import write_of
+from fakes.tokenizer import ByteTokenizer
+from kvist.app.administration import Reading, administered, administration_app
 from kvist.app.private_socket import VARIABLE
 from kvist.base.errors import ConfigError
+from kvist.base.ids import GroupId
+from kvist.blocks.keys import BlockKey, HashChain, tenant_tag
 from kvist.server.administration import create_administration
 from kvist.server.administration_ports import Explanation
+from kvist.tiers.ports import Address
 
 
 @pytest.fixture
@@ -41,6 +46,24 @@ def test_a_running_fabric_is_asked_and_changed_over_the_socket(environment: dict
             assert post(path, "purge", {}).status_code == 400
         assert not path.exists()
     assert "kvist-administration" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_app_of_a_server_reads_prompts_as_the_server_does(environment: dict[str, str]) -> None:
+    reading = Reading(tokenizer=ByteTokenizer(), tokens_max=100, explain=told(some_explanation()))
+    with operator(fabric_stock) as there:
+        app = administration_app(there.trial.stock._fabric, b"a secret of the tests", reading, SETTINGS)
+        text = "16 tokens to a block, as the fabric was told"
+        chain = HashChain(KEY_OF(tenant_of("blue")), block_tokens=16).extend_to(ByteTokenizer().encode(text))
+        tag = tenant_tag(KEY_OF(tenant_of("blue")))
+        addresses = [Address(key=BlockKey(NAMESPACE, GroupId(0), "prefix", each), tenant=tag) for each in chain]
+        there.trial.pool.write([write_of(address) for address in addresses])
+        with administered(app, 8000, environment) as path:
+            assert post(path, "list", {"tenant": "blue"}).json()["blocks"][0]["hash"] == chain[0].hex()
+            for tenant, done in (("red", 0), ("blue", 2)):
+                answer = post(path, "purge", {"prompt": text, "tenant": tenant}).json()
+                assert sum(row["done"] for row in answer["tiers"]) == done
+            assert "101 tokens" in post(path, "explain", {"prompt": "x" * 100}).json()["error"]["message"]
+            assert post(path, "explain", {"prompt": "x"}).json()["tokens"] == 2
 
 
 def test_two_servers_of_one_port_are_one_too_many(environment: dict[str, str]) -> None:

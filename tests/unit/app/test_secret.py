@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvist.app.secret import SECRET_BYTES, load_secret
+from kvist.app.secret import SECRET_BYTES, load_secret, secret_path
 from kvist.base.errors import ConfigError
 
 
@@ -20,6 +20,12 @@ def test_it_is_made_private_and_stays_the_same(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert list(path.parent.iterdir()) == [path]
     assert load_secret(tmp_path / "other") != secret
+
+
+def test_it_is_in_the_cache_directory_unless_another_is_named(tmp_path: Path) -> None:
+    environment = {"KVIST_CACHE": str(tmp_path)}
+    assert secret_path(None, environment) == tmp_path / "secret"
+    assert secret_path("named", environment) == Path("named").absolute()
 
 
 def test_all_who_come_at_once_get_the_same(tmp_path: Path) -> None:
