@@ -116,7 +116,7 @@ class _Ring:
 
     def _take(self, results: list[int]) -> int:
         head, end = self._complete[self._head_at], self._complete[self._end_at]
-        taken = (end - head) & _WRAP
+        taken: int = (end - head) & _WRAP
         for index in range(taken):
             place = self._results_at + ((head + index) & self._mask) * _RESULT.size
             number, result, _ = _RESULT.unpack_from(self._results, place)
