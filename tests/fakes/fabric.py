@@ -18,8 +18,10 @@ from kvist.fabric.jobs import Job, Lane, Report, Skipped, StampJob, lane_of
 from kvist.fabric.messages import Landed, Offer, Plan, Query, Room, Ticket, TierBooks, TierName
 from kvist.fabric.policies import TimeToLive
 from kvist.fabric.settings import FabricSettings, Policies, TierSettings
+from kvist.tiers.faulty import Fail, Fault
+from kvist.tiers.faulty import Plan as FaultPlan
 from kvist.tiers.memory import MemoryTier
-from kvist.tiers.ports import Tier
+from kvist.tiers.ports import Tier, Verb
 from kvist.tiers.regions import Region, RegionId, Regions
 from kvist.tiers.verified import verified
 
@@ -122,6 +124,20 @@ def chain_of(name: str, blocks: int) -> list[BlockHash]:
 def payload_of(block_hash: BlockHash, group: int, size: int) -> bytes:
     """What a block holds, from which it can be told."""
     return (block_hash + bytes([group])).ljust(64, b"*")[:size].ljust(size, b"+")
+
+
+def but_no_lies_in_place(plan: FaultPlan) -> FaultPlan:
+    """A plan without damage to records while they are lent.
+
+    Those are damaged where they lie, also under the eyes of a load that has proven them and not copied them yet: against
+    memory that changes by itself nobody is safe.
+    """
+
+    def faults(verb: Verb, number: int) -> Fault | None:
+        fault = plan(verb, number)
+        return fault if verb != "lend" or isinstance(fault, Fail) else None
+
+    return faults
 
 
 @dataclass(kw_only=True)

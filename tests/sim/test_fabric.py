@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from fakes.dice import Dice
+from fakes.fabric import but_no_lies_in_place
 from fakes.fabric_life import Life, Takes, well
 from kvist.base.errors import TierFullError, TierUnavailableError
 from kvist.fabric.jobs import DeleteJob, FindJob, Job, LoadJob, StampJob, StoreJob
@@ -84,7 +85,7 @@ def test_a_slow_or_hanging_disk_is_left_alone_and_comes_back(kinds: tuple[type, 
     assert life.tally.finished > finished, "requests wait for a tier that hangs"
     assert life.rig.books("dram").stored > stored, "what hangs in one tier keeps others from being written"
     life.movers.heal()
-    life.run(600 if seconds is None else 1700)
+    life.run(600 if seconds is None else 1500)
     after = life.rig.books("disk")
     assert after.breaker == "closed", after
     assert after.stored > before.stored, after
@@ -103,6 +104,18 @@ def test_a_tier_that_never_returns_is_lived_without() -> None:
     assert life.tally.finished > finished + 50, life.tally
     assert life.tally.stores_dropped == dropped <= 100, life.tally
     assert life.rig.books("pool").late <= late + 30, "loads are planned again and again from where nothing comes"
+    life.end()
+
+
+def test_a_pool_that_answers_and_never_gives_is_left_alone() -> None:
+    takes = troubled("pool", (LoadJob,), None, 0.5, FOR_EVER)
+    life = Life(10, takes=takes, limits={"dram": 16 * 4096, "disk": 16 * 4096}, staging_records=24)
+    life.run(800)
+    assert life.rig.books("pool").breaker != "closed"
+    finished, late = life.tally.finished, life.rig.books("pool").late
+    life.run(400)
+    assert life.tally.finished > finished + 100, life.tally
+    assert life.rig.books("pool").late <= late + 20, "loads are planned again and again from where nothing comes"
     life.end()
 
 
@@ -136,7 +149,7 @@ FAULTS: list[Fault] = [
 @pytest.mark.parametrize("one_in", [4, 40])
 def test_tiers_that_lie_and_fail_now_and_then_cost_hits_and_nothing_else(seed: int, one_in: int) -> None:
     def wrap(tier: Tier) -> Tier:
-        return faulty(tier, seeded(seed + len(tier.name), FAULTS, one_in=one_in))
+        return faulty(tier, but_no_lies_in_place(seeded(seed + len(tier.name), FAULTS, one_in=one_in)))
 
     life = Life(seed, wrap=wrap, limits=LITTLE_DRAM)
     life.run(300)

@@ -68,7 +68,7 @@ class Asking:
     def ask(self, tenant: TenantTag, chain: Sequence[BlockHash], now_s: float, now_unix_s: float) -> Inquiry:
         """Sends one question to each keyed tier in use."""
         inquiry = Inquiry(tenant=tenant, chain=chain)
-        tiers = [tier for tier in self._keyed if chain and tier.readable(now_s)]
+        tiers = [tier for tier in self._keyed if chain and tier.asks.would_allow(now_s) and tier.readable(now_s)]
         if tiers:
             asked = [self._unplaced(inquiry, GroupId(group), now_unix_s) for group in range(len(self._settings.forms))]
             for tier in tiers if any(asked) else ():

@@ -166,7 +166,7 @@ class Dispatch:
         traffic = self._lanes.get((tier.name, lane))
         if traffic is None:
             changes = lane == "change"
-            breaker = tier.writes if changes else tier.reads
+            breaker = {"ask": tier.asks, "read": tier.reads, "change": tier.writes}[lane]
             traffic = self._lanes[tier.name, lane] = _Traffic(tier=tier, breaker=breaker, changes=changes)
         return traffic
 

@@ -62,7 +62,8 @@ class TierState:
     """One tier, as control sees it. Called under control's lock.
 
     Attributes:
-        reads, writes: breakers of their own, because a disk that takes no writes can be read.
+        asks, reads, writes: each has a breaker, because a disk that takes no writes can be read, and a pool that
+            answers questions may still hang when it should give records.
         speed: of loads, learned.
         question_s: what a question usually takes.
         bytes_loading: that it has to read, whether into staging or in place.
@@ -75,6 +76,7 @@ class TierState:
         self.name: TierName = settings.name
         self.book = None if settings.limits is None else Book(settings.limits)
         self.known = Known(known_max)
+        self.asks = Breaker()
         self.reads = Breaker()
         self.writes = Breaker()
         self.speed = load_model(settings.kind, lanes=settings.lanes)
@@ -130,7 +132,7 @@ class TierState:
             "late": tally.late,
             "declined": tally.declined,
         }
-        breaker = _worse(self.reads.state(now_s), self.writes.state(now_s))
+        breaker = _worst(each.state(now_s) for each in (self.asks, self.reads, self.writes))
         if self.book is None:
             gone = tally.purged + tally.quarantined + tally.lost
             # What others stored and we saw the end of was not counted at its beginning.
@@ -162,6 +164,6 @@ class TierState:
         )
 
 
-def _worse(one: BreakerState, other: BreakerState) -> BreakerState:
+def _worst(states: Iterable[BreakerState]) -> BreakerState:
     order: tuple[BreakerState, ...] = ("closed", "half-open", "open")
-    return max(one, other, key=order.index)
+    return max(states, key=order.index)

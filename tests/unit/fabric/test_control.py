@@ -10,7 +10,7 @@ from fakes.fabric import BLUE, RED, Rig, chain_of
 from kvist.base.errors import ConfigError, TierUnavailableError
 from kvist.base.ids import GroupId
 from kvist.base.units import Tokens
-from kvist.fabric.jobs import FindJob, LoadJob
+from kvist.fabric.jobs import FindJob, LoadJob, StampJob
 from kvist.fabric.messages import Declined, Offer, Query, Room, Ticket
 from kvist.fabric.movers import Movers
 from kvist.tiers.faulty import Fail, faulty
@@ -261,6 +261,36 @@ def test_a_write_that_broke_may_have_left_something_and_is_deleted() -> None:
     fails[0] = False
     rig.fill(CHAIN)
     assert rig.books("disk").stored == 8
+    rig.close()
+
+
+def test_what_is_owed_is_not_deleted_once_it_is_written_again() -> None:
+    rig = Rig(names=("disk",))
+    rig.fill(CHAIN[:1])
+    with rig.fabric.inside() as inside:
+        inside.writing.owe(inside.desk.tiers[0], inside.desk.tiers[0].book.purge())
+        inside.writing.flush(inside.desk.tiers[0])
+    for block_hash in CHAIN[:2]:  # the first one again, at the place it had, and another one behind it
+        rig.store([block_hash])
+        (stamp,) = [job for job in rig.movers.waiting if isinstance(job, StampJob)]
+        rig.movers.do(stamp)
+    rig.movers.do_all()
+    rig.fabric.audit()
+    assert {entry.address.key.hash for entry in rig.tiers["disk"].entries()} == set(CHAIN[:2])
+    assert rig.books("disk").resident == 2
+    rig.close()
+
+
+def test_a_record_that_lies_in_staging_keeps_no_place_in_its_tier() -> None:
+    rig = Rig(names=("disk",))
+    rig.fill(CHAIN)
+    ticket = rig.ask(CHAIN)
+    rig.fabric.load(ticket, rig.plan(ticket))
+    rig.movers.do_all()
+    with rig.fabric.inside() as inside:
+        assert len(inside.desk.tiers[0].book.purge()) >= 4, "what was read is still held"
+    assert len(rig.take(ticket, CHAIN)) >= 4
+    rig.fabric.drop(ticket)
     rig.close()
 
 
