@@ -6,16 +6,26 @@ numpy does faster than torch (measured by `bench/micro/copy_in.py`); on any othe
 over together and are spread there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import as_strided
 
 from kvist.base.ids import BlockId
 
 Rows = np.ndarray[Any, np.dtype[np.void]]
 """A tensor as [layers * kv_heads, blocks], each item the bytes of one run."""
+
+Payloads = np.ndarray[Any, np.dtype[np.uint8]]
+"""Some payloads, [payloads, bytes]."""
+
+_RUN_BLOCKS_MIN = 4
+"""Fewer blocks are copied one by one: finding out how they lie would cost more."""
+
+Places = slice | np.ndarray[Any, np.dtype[np.int64]]
+"""Some blocks of a pool."""
 
 
 class HostCopies:
@@ -28,21 +38,63 @@ class HostCopies:
 
     def copy_out(self, blocks: Sequence[BlockId], into: Sequence[memoryview]) -> None:
         """Fills each buffer with its block's payload."""
-        for block, buffer in zip(blocks, into, strict=True):
-            begin = 0
-            for rows in self._planes:
-                run, end = rows.dtype, begin + len(rows) * rows.dtype.itemsize
-                np.frombuffer(buffer[begin:end], dtype=run)[:] = rows[:, block]
-                begin = end
+        for places, payloads in _together(blocks, into):
+            for rows, plane in zip(self._planes, self._split(payloads), strict=True):
+                if isinstance(places, slice):
+                    plane[:] = rows[:, places]
+                    continue
+                for column, block in enumerate(places):  # to gather them all at once would copy them twice
+                    plane[:, column] = rows[:, block]
 
     def copy_in(self, blocks: Sequence[BlockId], sources: Sequence[memoryview]) -> None:
         """Fills each block from its payload."""
-        for block, source in zip(blocks, sources, strict=True):
-            begin = 0
-            for rows in self._planes:
-                run, end = rows.dtype, begin + len(rows) * rows.dtype.itemsize
-                rows[:, block] = np.frombuffer(source[begin:end], dtype=run)
-                begin = end
+        for places, payloads in _together(blocks, sources):
+            for rows, plane in zip(self._planes, self._split(payloads), strict=True):
+                rows[:, places] = plane
+
+    def _split(self, payloads: Payloads) -> Iterator[Rows]:
+        """The planes of some payloads, each [layers * kv_heads, payloads]."""
+        begin = 0
+        for rows in self._planes:
+            run, end = rows.dtype, begin + len(rows) * rows.dtype.itemsize
+            yield payloads[:, begin:end].view(run).T
+            begin = end
+
+
+def _together(blocks: Sequence[BlockId], buffers: Sequence[memoryview]) -> Iterator[tuple[Places, Payloads]]:
+    """Divides a copy into as few as can be done at once: where buffers lie at one distance from each other.
+
+    One large copy is not faster than many small ones, but lets other threads run while it lasts.
+    """
+    arrays = [np.frombuffer(buffer, dtype=np.uint8) for buffer in buffers]
+    addresses = [array.ctypes.data for array in arrays]
+    first = 0
+    while first < len(blocks):
+        end = _end_of_run(addresses, first)
+        if end - first < _RUN_BLOCKS_MIN:
+            end = first + 1
+        step = addresses[first + 1] - addresses[first] if end - first > 1 else 0
+        # Every row is one of the buffers, so what this looks at is all theirs.
+        payloads = as_strided(arrays[first], shape=(end - first, len(arrays[first])), strides=(step, 1))
+        yield _places(blocks[first:end]), payloads
+        first = end
+
+
+def _end_of_run(numbers: Sequence[int], first: int) -> int:
+    """Where the run of equal distances ends that begins at `first`."""
+    end = min(first + 2, len(numbers))
+    while end < len(numbers) and numbers[end] - numbers[end - 1] == numbers[first + 1] - numbers[first]:
+        end += 1
+    return end
+
+
+def _places(blocks: Sequence[BlockId]) -> Places:
+    """Blocks as what is fastest to index with."""
+    step = blocks[1] - blocks[0] if len(blocks) > 1 else 1
+    if not step or _end_of_run(blocks, 0) < len(blocks):
+        return np.array(blocks)
+    end = blocks[-1] + step
+    return slice(blocks[0], end if end >= 0 else None, step)
 
 
 class DeviceCopies:

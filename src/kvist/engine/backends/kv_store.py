@@ -7,7 +7,9 @@ of one head lie together and a run of consecutive blocks can be read without cop
     values[group]  [layers, kv_heads, blocks * block_tokens, head_dim_v]
 """
 
+import contextlib
 import math
+import mmap
 from collections.abc import Sequence
 
 import torch
@@ -65,14 +67,15 @@ class KvStore:
     def copy_out(self, group: int, blocks: Sequence[BlockId], into: Sequence[memoryview]) -> None:
         """Copies blocks to buffers; see `kvist.engine.backend.Backend.copy_out`."""
         if blocks:
-            self._copies_of(group, into).copy_out(blocks, into)
+            self._copies_of(group, blocks, into).copy_out(blocks, into)
 
     def copy_in(self, group: int, blocks: Sequence[BlockId], sources: Sequence[memoryview]) -> None:
         """Copies payloads into blocks; see `kvist.engine.backend.Backend.copy_in`."""
         if blocks:
-            self._copies_of(group, sources).copy_in(blocks, sources)
+            self._copies_of(group, blocks, sources).copy_in(blocks, sources)
 
-    def _copies_of(self, group: int, buffers: Sequence[memoryview]) -> Copies:
+    def _copies_of(self, group: int, blocks: Sequence[BlockId], buffers: Sequence[memoryview]) -> Copies:
+        assert len(blocks) == len(buffers), f"{len(blocks)} blocks and {len(buffers)} buffers"
         copies = self._copies[group]
         assert copies is not None, f"group {group} has no blocks"
         for buffer in buffers:
@@ -80,9 +83,22 @@ class KvStore:
         return copies
 
     def _allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
+        size = math.prod(shape) * self.dtype.itemsize
         try:
+            if self.device.type == "cpu" and size:
+                reserved = torch.frombuffer(_huge_memory(size), dtype=self.dtype).view(shape)
+            else:
+                reserved = torch.empty(shape, dtype=self.dtype, device=self.device)
             # Filled, not merely reserved: memory that is not there must be missed now and not mid-request.
-            return torch.empty(shape, dtype=self.dtype, device=self.device).fill_(0)
-        except (RuntimeError, MemoryError, TypeError) as error:  # the last: more than 64 bits can count
-            size = format_bytes(math.prod(shape) * self.dtype.itemsize)
-            raise CapacityError(f"cannot allocate {size} of KV memory; lower --kv-memory") from error
+            return reserved.fill_(0)
+        # The last two: more than the system's, or 64 bits, can count.
+        except (RuntimeError, MemoryError, OSError, TypeError, OverflowError) as error:
+            raise CapacityError(f"cannot allocate {format_bytes(size)} of KV memory; lower --kv-memory") from error
+
+
+def _huge_memory(size: int) -> mmap.mmap:
+    """Private memory in pages as large as the system will give: blocks are scattered, and each page has to be found."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without such pages gives others
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory

@@ -72,11 +72,28 @@ def test_buffers_may_lie_anywhere(kind: Kind) -> None:
 
 
 @kinds
-def test_as_many_blocks_as_buffers(kind: Kind) -> None:
-    copies = kind(*tensors("float32", 1), block_tokens=1)
-    buffer = memoryview(bytearray(copies.payload_bytes))
-    with pytest.raises(ValueError, match="zip"):
-        copies.copy_out([BlockId(0)], [buffer, buffer])
+@pytest.mark.parametrize("blocks", [[0, 1, 2, 3], [6, 4, 2, 0], [3, 3], [0, 1, 2, 6, 5, 1], [2], [1, 0]])
+@pytest.mark.parametrize("gaps", [[0] * 6, [8] * 6, [8, 8, 8, 24, 0, 0]], ids=["dense", "even", "uneven"])
+def test_buffers_and_blocks_may_be_in_any_order_and_at_any_distance(
+    kind: Kind, blocks: list[int], gaps: list[int]
+) -> None:
+    keys, values = tensors("float32", 5)
+    copies = kind(keys, values, block_tokens=5)
+    size = copies.payload_bytes
+    region, buffers, at = memoryview(bytearray(size * 6 + 100)), [], 0
+    for gap in gaps[: len(blocks)]:
+        buffers.append(region[at : at + size])
+        at += size + gap
+    for order in (buffers, buffers[::-1], [*buffers[1:], buffers[0]]):
+        copies.copy_out(list(map(BlockId, blocks)), order)
+        assert [bytes(buffer) for buffer in order] == [plain(keys, values, block, 5) for block in blocks]
+    if len(set(blocks)) == len(blocks):
+        others, before = tensors("float32", 5), [plain(keys, values, block, 5) for block in range(BLOCKS)]
+        others[0].fill_(0)
+        others[1].fill_(0)
+        kind(*others, block_tokens=5).copy_in(list(map(BlockId, blocks)), order)
+        for block in range(BLOCKS):
+            assert plain(*others, block, 5) == (before[block] if block in blocks else bytes(size))
 
 
 def test_host_memory_is_copied_by_the_host() -> None:

@@ -99,3 +99,25 @@ def test_memory_that_is_not_there_is_missed_at_once(blocks: int) -> None:
     size = blocks * 4 * 8 * 64 * 4
     assert f"{size / 2**40:.1f} TiB" in str(caught.value)
     assert not math.isinf(size)
+
+
+def test_blocks_are_copied_to_buffers_of_their_size_and_number_only() -> None:
+    kept = store(group(0, 2), group(1, kv_heads=1, window=8), blocks=(3, 2))
+    kept.keys[1].fill_(2)
+    size = (3 + 5) * 4 * 4
+    buffer = memoryview(bytearray(size))
+    kept.copy_out(1, [BlockId(1)], [buffer])
+    assert buffer.cast("f").tolist() == [2.0] * 12 + [0.0] * 20
+    kept.copy_in(1, [BlockId(0)], [memoryview(bytes(size))])
+    assert kept.read_block(1, BlockId(0)).eq(0).all()
+    with pytest.raises(AssertionError, match=f"{size} bytes, a block has {4 * size}"):
+        kept.copy_out(0, [BlockId(0)], [buffer])
+    with pytest.raises(AssertionError, match="1 blocks and 2 buffers"):
+        kept.copy_in(1, [BlockId(0)], [buffer, buffer])
+
+
+def test_a_group_without_blocks_has_nothing_to_copy() -> None:
+    kept = store(group(), blocks=(0,))
+    kept.copy_in(0, [], [])
+    with pytest.raises(AssertionError, match="group 0 has no blocks"):
+        kept.copy_out(0, [BlockId(0)], [memoryview(bytearray(4))])
