@@ -19,14 +19,12 @@ from kvist.blocks.keys import BlockKey, Kind, Namespace, TenantTag
 
 _VERSION: Final = 1
 _LEAF_BYTES: Final = 4096
+LOG_BYTES_MIN: Final = 256 * 2**10
 _LOG_FRAME_BYTES: Final = _LEAF_BYTES + 24
 _LOG_FRAMES_PER_ROW: Final = 5
 _LOG_FRAMES_PER_STATEMENT: Final = 8
 """At worst: a row changes one leaf, and when the tree is balanced two beside it, and those above and what is free."""
 
-_LOG_BYTES_WANTED_PER_ROW: Final = 128
-_LOG_BYTES_MIN: Final = 256 * 2**10
-_LOG_BYTES_MAX: Final = 16 * 2**20
 _ROW_BYTES: Final = 320
 _FIXED_BYTES: Final = 32 * _LEAF_BYTES
 _STATEMENT_ROWS_MAX: Final = 64
@@ -66,19 +64,17 @@ class IndexLimits:
 
     Attributes:
         rows_max: records.
+        log_bytes_max: of the log beside the database: the longer, the fewer checkpoints, each of which waits for the
+            medium; at least `LOG_BYTES_MIN`.
     """
 
     rows_max: int
+    log_bytes_max: int
 
     @property
     def bytes_max(self) -> int:
         """Of the database alone; random insertion leaves its pages two thirds full."""
         return _FIXED_BYTES + self.rows_max * _ROW_BYTES
-
-    @property
-    def log_bytes_max(self) -> int:
-        """Of the log: the longer, the fewer checkpoints, each of which waits for the medium."""
-        return min(_LOG_BYTES_MAX, max(_LOG_BYTES_MIN, self.rows_max * _LOG_BYTES_WANTED_PER_ROW))
 
     @property
     def statement_rows(self) -> int:

@@ -6,7 +6,7 @@ from typing import Final
 
 from kvist.base.errors import ConfigError
 from kvist.base.units import format_bytes
-from kvist.tiers.disk_index import IndexLimits
+from kvist.tiers.disk_index import LOG_BYTES_MIN, IndexLimits
 from kvist.tiers.disk_rows import PLACE_ALIGNMENT, place_bytes_for
 from kvist.tiers.disk_segments import SegmentLimits
 
@@ -15,6 +15,10 @@ _FIXED_BYTES: Final = 96 * 2**10
 
 _SEGMENT_OVERHEAD_BYTES: Final = 8192
 """What a file system may need to remember where a file lies."""
+
+_LOG_SHARE: Final = 64
+_LOG_BYTES_MAX: Final = 16 * 2**20
+"""A checkpoint takes as long as writing 10 to 50 MB: with such a log there is one for some gigabytes of records."""
 
 _SEGMENT_BYTES_MIN: Final = 16 * 2**20
 _SEGMENT_BYTES_MAX: Final = 2**30
@@ -43,7 +47,9 @@ class DiskSettings:
     @property
     def index(self) -> IndexLimits:
         """Room for the rows of as many records as could lie there."""
-        return IndexLimits(rows_max=max(1, self.bytes_max // place_bytes_for(max(1, self.record_bytes_min))))
+        rows_max = max(1, self.bytes_max // place_bytes_for(max(1, self.record_bytes_min)))
+        log_bytes_max = max(LOG_BYTES_MIN, min(_LOG_BYTES_MAX, self.bytes_max // _LOG_SHARE))
+        return IndexLimits(rows_max=rows_max, log_bytes_max=log_bytes_max)
 
     @property
     def segment_bytes_wanted(self) -> int:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fakes.tiers import BLUE, key_of
-from kvist.tiers.disk_index import Index, IndexLimits, Row, is_ruined
+from kvist.tiers.disk_index import LOG_BYTES_MIN, Index, IndexLimits, Row, is_ruined
 
-LIMITS = IndexLimits(rows_max=2_000)
+LIMITS = IndexLimits(rows_max=2_000, log_bytes_max=LOG_BYTES_MIN)
 
 
 def row(number: int, offset: int | None = None, version: int | None = None) -> Row:
@@ -86,7 +86,7 @@ def test_database_and_log_stay_within_their_bounds_when_full_and_rewritten(
 
 
 def test_more_rows_than_there_is_room_for_are_refused_whole(tmp_path: Path) -> None:
-    index = opened(tmp_path, IndexLimits(rows_max=1))
+    index = opened(tmp_path, IndexLimits(rows_max=1, log_bytes_max=LOG_BYTES_MIN))
     with pytest.raises(sqlite3.OperationalError, match="full"):
         index.put([row(number) for number in range(1, 10_000)])
     stored = len(list(index.rows()))
@@ -110,7 +110,7 @@ def test_an_index_that_was_larger_is_made_smaller(tmp_path: Path) -> None:
     large.put([row(number) for number in range(1, 2_000)])
     large.drop([row(number).offset for number in range(20, 2_000)])
     large.close()
-    small = IndexLimits(rows_max=20)
+    small = IndexLimits(rows_max=20, log_bytes_max=LOG_BYTES_MIN)
     again = opened(tmp_path, small)
     assert (tmp_path / "index").stat().st_size <= small.bytes_max
     assert list(again.rows()) == [row(number) for number in range(1, 20)]
