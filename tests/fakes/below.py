@@ -60,6 +60,7 @@ class Manners:
         rooms: stores under way at once.
         losses: records that never come, of ten.
         refusals: offers that are not admitted, of ten.
+        is_punctual: whether everything takes as long as it can.
     """
 
     answer_s: int = 0
@@ -69,6 +70,7 @@ class Manners:
     rooms: int = 1000
     losses: int = 0
     refusals: int = 0
+    is_punctual: bool = False
 
 
 class DictTiers:
@@ -257,7 +259,7 @@ class DictTiers:
         return Ticket(self._tickets)
 
     def _soon(self, most_s: int) -> float:
-        return self.clock.now_s() + self._dice.number(0, most_s)
+        return self.clock.now_s() + (most_s if self.manners.is_punctual else self._dice.number(0, most_s))
 
     def _buffer(self, payload: bytes) -> Buffer:
         region = RegionId(f"{self._ticket()}")

@@ -49,6 +49,8 @@ class Shape:
     sequences_max: int = 4
     waiting_max: int = 1000
     overcommit: float = 1.0
+    offload_prompt_only: bool = False
+    land_bytes_max: int = 16 * 2**20
     retention: Retention = Retention(checkpoint_tokens=Tokens(32), slack_tokens=Tokens(8))
 
     @property
@@ -98,4 +100,6 @@ class Shape:
             sequences_max=self.sequences_max,
             overcommit=self.overcommit,
             retention=self.retention,
+            offload_prompt_only=self.offload_prompt_only,
+            land_bytes_max=Bytes(self.land_bytes_max),
         )

@@ -199,11 +199,8 @@ class Loading:
         """Copies what has arrived, piece by piece; whether all copies went well, and the bytes of them."""
         copied = 0
         while load.arrived and (bytes_max is None or copied < bytes_max):
-            group = load.arrived[0].want.group
-            piece: list[Landed] = []
-            while load.arrived and load.arrived[0].want.group == group and len(piece) < _PIECE_BLOCKS:
-                piece.append(load.arrived.popleft())
-            is_sound = self._copy_piece(load, group, piece)
+            piece = _next_piece(load.arrived, None if bytes_max is None else bytes_max - copied)
+            is_sound = self._copy_piece(load, piece[0].want.group, piece)
             self._tiers.taken(load.ticket, piece)
             if not is_sound:
                 return False, copied
@@ -236,3 +233,13 @@ class Loading:
         if plan.tokens == blocks * self._cache.block_tokens:
             return "every full block before the last token was cached"
         return plan.decision.reason or hit.end
+
+
+def _next_piece(arrived: deque[Landed], bytes_max: int | None) -> list[Landed]:
+    """Takes at least one block, and those after it that are of the same group and not too many."""
+    piece = [arrived.popleft()]
+    size = piece[0].buffer.length
+    blocks_max = _PIECE_BLOCKS if bytes_max is None else min(_PIECE_BLOCKS, -(-bytes_max // size))
+    while arrived and arrived[0].want.group == piece[0].want.group and len(piece) < blocks_max:
+        piece.append(arrived.popleft())
+    return piece
