@@ -129,8 +129,8 @@ def payload_of(block_hash: BlockHash, group: int, size: int) -> bytes:
 def but_no_lies_in_place(plan: FaultPlan) -> FaultPlan:
     """A plan without damage to records while they are lent.
 
-    Those are damaged where they lie, also under the eyes of a load that has proven them and not copied them yet: against
-    memory that changes by itself nobody is safe.
+    Those are damaged where they lie, also under the eyes of a load that has proven them and not copied them yet;
+    against memory that changes by itself nobody is safe.
     """
 
     def faults(verb: Verb, number: int) -> Fault | None:

@@ -110,6 +110,31 @@ def test_only_what_no_tier_of_the_host_has_is_asked_of_the_pool() -> None:
     rig.close()
 
 
+def test_a_pool_that_answers_too_late_three_times_is_asked_no_more_until_a_pause_is_over() -> None:
+    rig = Rig(names=("pool",))
+    for _ in range(3):
+        ticket = rig.ask(CHAIN)
+        (job,) = rig.movers.waiting
+        rig.movers.begin(job)
+        rig.clock.advance(0.02)
+        assert rig.fabric.is_answered(ticket)
+        rig.movers.do(job)
+        rig.fabric.drop(ticket)
+    assert rig.books("pool").breaker == "open"
+    ticket = rig.ask(CHAIN)
+    assert rig.movers.waiting == []
+    assert rig.fabric.is_answered(ticket)
+    rig.fabric.drop(ticket)
+    rig.clock.advance(1.0)
+    rig.fabric.drop(rig.ask(CHAIN))
+    rig.clock.advance(1.0)
+    ticket = rig.ask(CHAIN)
+    rig.movers.do_all()
+    assert rig.books("pool").breaker == "closed"
+    rig.fabric.drop(ticket)
+    rig.close()
+
+
 def test_a_late_load_fails_keeps_its_staging_until_the_read_returns_and_blames_the_tier() -> None:
     rig = Rig(names=("disk",))
     rig.fill(CHAIN)
@@ -265,7 +290,7 @@ def test_a_write_that_broke_may_have_left_something_and_is_deleted() -> None:
 
 
 def test_what_is_owed_is_not_deleted_once_it_is_written_again() -> None:
-    rig = Rig(names=("disk",))
+    rig = Rig(names=("disk",), tier_records=4)  # one extent, so that places come back at once
     rig.fill(CHAIN[:1])
     with rig.fabric.inside() as inside:
         inside.writing.owe(inside.desk.tiers[0], inside.desk.tiers[0].book.purge())
