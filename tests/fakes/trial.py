@@ -56,7 +56,7 @@ class EngineTrial:
         )
         windows = [group.window for group in groups_of(shape.windows)]
         cache = PrefixCache(namespace_of({}), self.pools, windows, block_tokens=shape.block_tokens)
-        below = Below() if tiers is None else Below(tiers=tiers.tiers, view=tiers.view, now_s=tiers.clock.now_s)
+        below = Below() if tiers is None else Below(tiers=tiers.tiers, view=tiers.view, time_s=tiers.clock.now_s)
         self.core = EngineCore(around(self.backend), cache, shape.settings, secret=b"secret", below=below)
         self.past: list[tuple[TenantId, list[TokenId]]] = [] if before is None else before.asked()
         self.requests: dict[RequestId, Request] = {}

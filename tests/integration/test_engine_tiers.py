@@ -56,7 +56,7 @@ class Engine:
         backend = MemoryBackend(
             SHAPE.blocks, SHAPE.windows, block_tokens=SHAPE.block_tokens, vocab=VOCAB, truth=self._truth
         )
-        below = Below(tiers=rig.fabric, view=rig.regions.view, now_s=rig.clock.now_s)
+        below = Below(tiers=rig.fabric, view=rig.regions.view, time_s=rig.clock.now_s)
         self.thread = EngineThread(EngineCore(backend, cache, SHAPE.settings, secret=b"", below=below), SHAPE.limits)
         self.events: dict[str, list[Event]] = defaultdict(list)
         self._told = threading.Condition()

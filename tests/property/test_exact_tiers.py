@@ -47,7 +47,7 @@ class Ground:
     def engine(self, **shape: int) -> TinyEngine:
         """An engine whose own memory is empty."""
         rig = self.rig
-        below = Below(tiers=rig.fabric, view=rig.regions.view, now_s=rig.clock.now_s)
+        below = Below(tiers=rig.fabric, view=rig.regions.view, time_s=rig.clock.now_s)
         return TinyEngine(self.subject, Shape(**shape), below, rig.movers.do_all)
 
 

@@ -89,7 +89,7 @@ def opened_fabric(
         fabric = Fabric(settings, Movers(reach), clock, SystemCalendar())
         stack.callback(fabric.close, FLUSH_S)
         _restore(fabric, list(tiers.values()))
-        yield OpenFabric(below=Below(tiers=fabric, view=regions.view, now_s=clock.now_s), fabric=fabric)
+        yield OpenFabric(below=Below(tiers=fabric, view=regions.view, time_s=clock.now_s), fabric=fabric)
 
 
 def _restore(fabric: Fabric, tiers: Sequence[OpenTier]) -> None:

@@ -78,6 +78,10 @@ class Stores(Protocol):
         """Nothing will be stored from this room."""
         ...
 
+    def has_copy(self, group: GroupId, block_hash: BlockHash) -> bool:
+        """Whether some tier has this block, as far as is known; about a microsecond."""
+        ...
+
 
 class Tiers(Loads, Stores, Protocol):
     """Everything below G1.
@@ -87,10 +91,6 @@ class Tiers(Loads, Stores, Protocol):
     """
 
     on_change: Callable[[], None] | None
-
-    def has_copy(self, group: GroupId, block_hash: BlockHash) -> bool:
-        """Whether some tier has this block, as far as is known; about a microsecond."""
-        ...
 
     def learn_prefill(self, start: int, end: int, seconds: float) -> None:
         """A step that computed nothing but tokens [start, end) of one sequence took so long."""
@@ -183,9 +183,9 @@ class Below:
     Attributes:
         tiers: to ask.
         view: the bytes of a buffer that the tiers named.
-        now_s: the monotonic clock of their deadlines.
+        time_s: reads the monotonic clock of their deadlines.
     """
 
     tiers: Tiers = field(default_factory=NoTiers)
     view: Callable[[Buffer], memoryview] = _no_memory
-    now_s: Callable[[], float] = _no_time
+    time_s: Callable[[], float] = _no_time

@@ -75,7 +75,7 @@ class EngineCore:
         self._settings = settings
         self._secret = secret
         self._rules = rules_of(settings)
-        self._tiers, self._now_s = below.tiers, below.now_s
+        self._tiers, self._time_s = below.tiers, below.time_s
         self._loading = Loading(backend, cache, below)
         self._offload = Offload(backend, cache.pools, below, settings)
         self._waiting: deque[Sequence] = deque()
@@ -99,7 +99,7 @@ class EngineCore:
     def patience_s(self) -> float | None:
         """Seconds until a step may do something although nothing happened; None: for ever."""
         deadline_s = self._loading.next_deadline_s()
-        return None if deadline_s is None else max(0.0, deadline_s - self._now_s())
+        return None if deadline_s is None else max(0.0, deadline_s - self._time_s())
 
     def listen(self, on_change: Callable[[], None]) -> None:
         """Has this called, from any thread, whenever the tiers may have made another step worth while."""
@@ -257,7 +257,7 @@ class EngineCore:
     def _compute(self, plan: Seq[Slice]) -> Seq[Drawn | None] | None:
         if not plan:
             return None
-        began_s = self._now_s()
+        began_s = self._time_s()
         try:
             draws = self._backend.run(tuple(sequence.chunk(tokens) for sequence, tokens in plan))
         except CapacityError as error:
@@ -274,7 +274,7 @@ class EngineCore:
             self._memory_short = False
             if len(plan) == 1 and plan[0].tokens > 1:
                 start = plan[0].sequence.computed
-                self._tiers.learn_prefill(start, start + plan[0].tokens, self._now_s() - began_s)
+                self._tiers.learn_prefill(start, start + plan[0].tokens, self._time_s() - began_s)
             return draws
         return None
 
