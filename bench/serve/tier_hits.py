@@ -185,7 +185,7 @@ async def ask(completions: Completions, prompt: tuple[int, ...]) -> tuple[float,
 def check_came_from_tier(server: OwnServer, tier: str, tokens: int) -> None:
     """Refuses figures of a run in which the tier was not what answered."""
     found = server.metrics().get(f'kvist_tokens_cached_total{{tier="{tier}"}}', 0.0)
-    if found < 0.99 * tokens:
+    if found < 0.95 * tokens:
         raise ConfigError(f"{found:,.0f} tokens came from {tier}, not about {tokens:,}: the figures would mean nothing")
 
 
@@ -246,7 +246,7 @@ def main(argv: Sequence[str]) -> int:
         git_commit=git_commit(),
     )
     samples, summaries = [], []
-    own_bytes = int(1.2 * (args.prefix + SUFFIX) * args.token_bytes)  # room for one of the two prompts
+    own_bytes = int(1.02 * (args.prefix + SUFFIX) * args.token_bytes)  # room for one of the two prompts
     for tier in args.tiers.split(","):
         with ExitStack() as stack:
             spec, plain = setup(tier, stack, args)

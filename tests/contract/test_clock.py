@@ -1,4 +1,4 @@
-"""What every clock promises: seconds since a fixed start, never going back, from any thread."""
+"""What every clock promises: seconds since a fixed start, never going back, from any thread; and every calendar."""
 
 import time
 from collections.abc import Callable
@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fakes.clock import HandClock
-from kvist.app.clock import SystemClock
-from kvist.base.clock import Clock
+from fakes.fabric import HandCalendar
+from kvist.app.clock import SystemCalendar, SystemClock
+from kvist.base.clock import Calendar, Clock
 
 Make = Callable[[], Clock]
 
@@ -54,3 +55,21 @@ def test_a_clock_in_the_hand_moves_forward_only() -> None:
     assert clock.now_s() == 2.5
     with pytest.raises(AssertionError, match="does not go back"):
         clock.advance(-1)
+
+
+@pytest.fixture(params=[SystemCalendar, HandCalendar])
+def calendar(request: pytest.FixtureRequest) -> Calendar:
+    """One of each implementation of Calendar."""
+    return request.param()
+
+
+def test_a_calendar_tells_seconds_to_any_thread(calendar: Calendar) -> None:
+    with ThreadPoolExecutor(max_workers=4) as threads:
+        found = list(threads.map(lambda _: calendar.now_unix_s(), range(100)))
+    assert {type(each) for each in found} == {float}
+    assert min(found) > 0
+
+
+def test_the_real_calendar_tells_the_system_s_time() -> None:
+    before_s = time.time()
+    assert before_s <= SystemCalendar().now_unix_s() <= time.time()

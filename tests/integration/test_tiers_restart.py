@@ -120,3 +120,40 @@ def test_no_pool_at_all_is_no_reason_not_to_serve(folder: Path, tmp_path: Path) 
     with serve(folder, tmp_path / "secret", "pool=redis://127.0.0.1:1") as server:
         assert answered(server)[1] == 0
         assert answered(server)[1] == CACHED
+
+
+REHEARSAL = """
+[tiers.dram]
+bytes = "1MiB"
+faults = {one_in = 4, seed = 1, delay_s = 0.02}
+
+[tiers.disk]
+path = "%s"
+bytes = "64MiB"
+faults = {one_in = 4, seed = 2, delay_s = 0.02}
+
+[tiers.pool]
+url = "redis://127.0.0.1:%d"
+faults = {one_in = 4, seed = 3, delay_s = 0.02}
+"""
+
+
+def test_tiers_that_fail_all_the_time_change_no_answer(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "redis").mkdir()
+    prompts = [[*PROMPT[: 16 * turn], *range(20 + turn, 60 + turn)] for turn in range(2, 12)]
+    with serve(folder, tmp_path / "plain") as plain:
+        expected = [answered(plain, prompt)[0] for prompt in prompts]
+    config = tmp_path / "kvist.toml"
+    with RedisProcess(tmp_path / "redis") as redis:
+        config.write_text(REHEARSAL % (tmp_path / "tier", redis.port))
+        flags = ("--config", str(config), "--cache-secret-file", str(tmp_path / "secret"), "--load-when", "always")
+        # Own memory holds two of the prompts at most, so that what is asked for again comes from tiers.
+        small = ("--kv-memory", "700KiB", "--model-tokens-max", "256", "--audit")
+        with RealServer("--model", str(folder), *FLAGS, *flags, *small) as server:
+            for _ in range(4):
+                assert [answered(server, prompt)[0] for prompt in prompts] == expected
+            metrics = server.metrics_when(lambda found: found["kvist_stores_running"] == 0)
+    assert metrics["kvist_failures_total"] == 0
+    assert metrics["kvist_loads_total"] > 0, "nothing came from a tier, so nothing was tried"
+    assert metrics["kvist_loads_failed_total"] > 0, "nothing failed, so nothing was tried"
+    check_ledgers(metrics)

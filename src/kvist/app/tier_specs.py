@@ -43,18 +43,37 @@ Size = Annotated[int, BeforeValidator(_size), Field(ge=1, le=2**60, strict=True)
 PathText = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_no_nul)]
 
 
+class FaultSpec(BaseModel):
+    """A rehearsal: the tier fails now and then, so that an operator sees what that does. In files only.
+
+    Attributes:
+        one_in: on average one call in so many suffers something: errors of each kind, flipped bits, wrong lengths, torn
+            writes, records of other keys, and delays.
+        seed: decides which calls and what.
+        delay_s: how long a delayed call takes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    one_in: Annotated[int, Field(ge=1, le=10**9, strict=True)]
+    seed: Annotated[int, Field(ge=0, le=2**63, strict=True)] = 0
+    delay_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+
+
 class _Spec(BaseModel):
     """What every tier has.
 
     Attributes:
         name: in metrics, logs and `kvist cache`.
         tenant_bytes: how much of the tier one tenant may take; None: all of it.
+        faults: makes the tier fail now and then; None: only when it really does.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(pattern=_NAME)
     tenant_bytes: Size | None = None
+    faults: FaultSpec | None = None
 
 
 class DramSpec(_Spec):

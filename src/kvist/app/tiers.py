@@ -1,11 +1,12 @@
 """From what the operator asked for to tiers that are open: the one place that names concrete tiers.
 
-Each tier is wrapped alike, outermost first: counted, then proven, then the medium. What can be refused is refused
-here, before a server says that it is ready.
+Each tier is wrapped alike, outermost first: counted, then proven, then (in a rehearsal) made to fail, then the medium.
+What can be refused is refused here, before a server says that it is ready.
 """
 
 import contextlib
 import importlib.util
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,13 +15,15 @@ from typing import TYPE_CHECKING
 
 from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec
 from kvist.base.clock import Clock
-from kvist.base.errors import ConfigError
+from kvist.base.errors import ConfigError, TierFullError, TierTimeoutError, TierUnavailableError
 from kvist.base.units import format_bytes
+from kvist.blocks.form import HEADER_BYTES
 from kvist.fabric.claims import BookLimits
 from kvist.fabric.messages import TierName
 from kvist.fabric.settings import TierSettings
 from kvist.tiers.disk import DiskTier
 from kvist.tiers.disk_settings import DiskSettings
+from kvist.tiers.faulty import Fail, Fault, Flip, Impostor, Resize, Torn, Wait, faulty, seeded
 from kvist.tiers.memory import MemoryTier
 from kvist.tiers.metered import metered
 from kvist.tiers.ports import Tier
@@ -95,7 +98,7 @@ def _open_dram(spec: DramSpec, record_bytes: Sequence[int], regions: Regions, cl
     region = regions.add(Region(RegionId(f"tier-{spec.name}"), spec.bytes))
     memory = MemoryTier(spec.name, region, alignment=_DRAM_ALIGNMENT)
     return OpenTier(
-        tier=metered(verified(memory), clock),
+        tier=metered(verified(_rehearsed(memory, spec)), clock),
         settings=TierSettings(
             name=TierName(spec.name),
             kind="dram",
@@ -127,7 +130,7 @@ def _open_disk(spec: DiskSpec, record_bytes: Sequence[int], clock: Clock) -> Ope
         tenant_bytes_default=spec.tenant_bytes,
     )
     return OpenTier(
-        tier=metered(verified(disk), clock),
+        tier=metered(verified(_rehearsed(disk, spec)), clock),
         settings=TierSettings(name=TierName(spec.name), kind="disk", limits=limits),
     )
 
@@ -149,9 +152,29 @@ def _open_pool(spec: PoolSpec, clock: Clock) -> OpenTier:
         prefix=spec.prefix,
     )
     return OpenTier(
-        tier=metered(verified(RedisTier(spec.name, settings, clock)), clock),
+        tier=metered(verified(_rehearsed(RedisTier(spec.name, settings, clock), spec)), clock),
         settings=TierSettings(name=TierName(spec.name), kind="pool"),
     )
+
+
+def _rehearsed(tier: Tier, spec: DramSpec | DiskSpec | PoolSpec) -> Tier:
+    """The medium, or one that fails now and then where the operator wants to see what that does."""
+    if spec.faults is None:
+        return tier
+    delay_s = spec.faults.delay_s
+    faults: list[Fault] = [
+        Fail(error=TierUnavailableError),
+        Fail(error=TierTimeoutError),
+        Fail(error=TierFullError),
+        Fail(error=TierUnavailableError, after=True),
+        Flip(bit=3),
+        Flip(bit=8 * HEADER_BYTES + 77),
+        Resize(by=-1),
+        Torn(bytes_kept=HEADER_BYTES + 1),
+        Impostor(),
+        Wait(wait=lambda: threading.Event().wait(delay_s)),
+    ]
+    return faulty(tier, seeded(spec.faults.seed, faults, one_in=spec.faults.one_in))
 
 
 def _with_login(server: "RedisServer", spec: PoolSpec) -> "RedisServer":

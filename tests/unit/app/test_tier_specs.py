@@ -25,7 +25,7 @@ BAD_FLAGS = (
     "", "=", "dram", "dram=", "dram=x", "dram=-1GiB", "dram=0B", "dram=9" + "9" * 40, "Dram=1GiB", "gpu=1GiB",
     "disk=/x", "disk=/x:", "disk=:1GiB", "disk=/a\0b:1GiB", "disk=/x:1GiB:y", "pool=127.0.0.1:6379", "pool=http://h",
     "pool=", "pool=redis:/h", "dram=1GiB,2GiB", "dram=\udc80",
-)  # fmt: skip
+)  # fmt: skip  # one value per line would fill a screen
 
 
 @pytest.mark.parametrize("text", BAD_FLAGS)
@@ -94,6 +94,9 @@ def test_a_table_says_more_and_may_have_a_name_of_its_own() -> None:
         ("pool", {"url": 3}),
         ("disk", {"path": "", "bytes": "1GiB"}),
         ("dram", {"kind": ["dram"], "bytes": "1GiB"}),
+        ("dram", {"bytes": "1GiB", "faults": 3}),
+        ("dram", {"bytes": "1GiB", "faults": {"one_in": 0}}),
+        ("dram", {"bytes": "1GiB", "faults": {"one_in": 2, "delay_s": float("inf")}}),
     ],
 )
 def test_a_bad_table_is_one_short_error(name: str, table: object) -> None:
