@@ -6,7 +6,8 @@ It runs on a thread of its own, so that neither a long command nor a client that
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,16 +16,22 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from kvist.app.private_socket import private_listener, socket_path
+from kvist.base.errors import KvistError
+from kvist.base.ids import TenantId, TokenId
 from kvist.blocks.keys import tenant_key
 from kvist.fabric.control import Fabric
+from kvist.fabric.messages import Decision, Source
 from kvist.server.administration import create_administration
-from kvist.server.administration_ports import Explain, Model
+from kvist.server.administration_ports import Explain, Explanation, Model
 from kvist.server.administration_stock import FabricStock
 from kvist.server.administration_verbs import Verbs
 from kvist.server.ports import Tokenizer
 from kvist.server.settings import ServerSettings
 
 STOP_S = 5
+
+AskEngine = Callable[[Sequence[TokenId], TenantId], "Future[tuple[Sequence[Source], Decision | None, str]]"]
+"""Asks an engine how a prompt would begin: where its cached tokens are, what was decided, why the prefix ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,12 +43,12 @@ class Reading:
     Attributes:
         tokenizer: of the model, and nobody else's: it is used by one thread at a time.
         tokens_max: of one prompt.
-        explain: asks the engine.
+        explain: asks the engine; None: it cannot be asked.
     """
 
     tokenizer: Tokenizer
     tokens_max: int
-    explain: Explain
+    explain: Explain | None = None
 
 
 def administration_app(fabric: Fabric, secret: bytes, reading: Reading, settings: ServerSettings) -> ASGIApp:
@@ -63,6 +70,18 @@ def administration_app(fabric: Fabric, secret: bytes, reading: Reading, settings
         explain=reading.explain,
     )
     return create_administration(Verbs(FabricStock(fabric), partial(tenant_key, secret), model), settings)
+
+
+def explained_by(ask: AskEngine) -> Explain:
+    """Asks the engine, and waits for what it says at the end of a step."""
+
+    def explain(tokens: Sequence[TokenId], tenant: TenantId, timeout_s: float) -> Explanation:
+        try:
+            return Explanation(*ask(tokens, tenant).result(timeout_s))
+        except CancelledError as error:
+            raise KvistError("the engine was stopped") from error
+
+    return explain
 
 
 @contextlib.contextmanager

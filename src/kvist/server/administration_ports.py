@@ -87,14 +87,14 @@ class Model:
         namespace: of its KV.
         block_tokens: tokens per block.
         tokens_max: of one prompt.
-        explain: asks the engine.
+        explain: asks the engine; None: it cannot be asked.
     """
 
     tokenizer: Tokenizer
     namespace: Namespace
     block_tokens: int
     tokens_max: int
-    explain: Explain
+    explain: Explain | None
 
 
 KeyOf = Callable[[TenantId], TenantKey]

@@ -136,8 +136,8 @@ class Verbs:
         return {"blocks": blocks, "more": False, "errors": errors}
 
     def _explain(self, body: ExplainBody) -> Json:
-        if self._model is None:
-            raise ApiError("Only a running server can explain a prompt.", code="no_model")
+        if self._model is None or self._model.explain is None:
+            raise ApiError("Only a server whose engine can be asked explains prompts.", code="no_model")
         with self._reading:
             tokens = tokens_of(body, self._model)
         try:
