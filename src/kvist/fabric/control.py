@@ -109,7 +109,7 @@ class Fabric:
         with self._turn():
             ticket = self._desk.dispatch.new_ticket()
             at = self._moment()
-            inquiry = self._asking.ask(query.tenant, chain, at.now_s, at.now_unix_s)
+            inquiry = self._asking.ask(query.tenant, chain, at.monotonic_s, at.unix_s)
             self._asked[ticket] = _Asked(kept, inquiry)
             return ticket
 
@@ -214,12 +214,20 @@ class Fabric:
             return changed
 
     def close(self, timeout_s: float) -> bool:
-        """Lets running stores end, at most so long, then ends the movers; whether all of it ended in time."""
+        """Lets running stores and deletions end, at most so long, then ends the movers; whether all ended in time."""
         until_s = self._desk.clock.now_s() + timeout_s
         with self._lock:
             self._storing.is_closing = True
-            stored = self._lock.wait_for(lambda: not (self._storing.running or self._writing.running), timeout_s)
-        return self._movers.close(max(0.0, until_s - self._desk.clock.now_s())) and stored
+            for tier in self._desk.tiers:
+                self._writing.flush(tier)
+            quiet = self._lock.wait_for(self._is_quiet, timeout_s)
+        return self._movers.close(max(0.0, until_s - self._desk.clock.now_s())) and quiet
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing is being stored, and nothing is owed to a tier that still takes it."""
+        now_s = self._desk.clock.now_s()
+        owing = any(tier.undeleted and tier.writes.would_allow(now_s) for tier in self._desk.tiers)
+        return not (self._storing.running or self._writing.running or owing)
 
     # ---- looking
 
@@ -301,7 +309,7 @@ class Fabric:
             self._writing.flush(tier)
 
     def _moment(self) -> Moment:
-        return Moment(now_s=self._desk.clock.now_s(), now_unix_s=self._desk.calendar.now_unix_s())
+        return Moment(monotonic_s=self._desk.clock.now_s(), unix_s=self._desk.calendar.now_unix_s())
 
 
 def _desk(settings: FabricSettings, movers: Carrier, clock: Clock, calendar: Calendar) -> Desk:

@@ -24,8 +24,8 @@ _new_want = partial(tuple.__new__, Want)  # as `Want(*fields)`, at a third of it
 class Moment:
     """When a plan is made: monotonic and wall-clock seconds."""
 
-    now_s: float
-    now_unix_s: float
+    monotonic_s: float
+    unix_s: float
 
 
 class Planning:
@@ -62,22 +62,22 @@ class Planning:
                 _count(tier, inquiry, groups, resident)
         sources = [resident, *present]
         found = candidates(sources, self._settings.windows, block_tokens=self._settings.block_tokens, limit=limit)
-        prospects = [self._prospect(each, query.tokens, at.now_s) for each in found]
-        choice = self._settings.policies.load_choice(prospects, self._exploration, now_s=at.now_s)
+        prospects = [self._prospect(each, query.tokens, at.monotonic_s) for each in found]
+        choice = self._settings.policies.load_choice(prospects, self._exploration, now_s=at.monotonic_s)
         self._exploration = choice.exploration
-        return self._planned(found, prospects, choice, at.now_s)
+        return self._planned(found, prospects, choice, at.monotonic_s)
 
     def _presence(self, tier: TierState, inquiry: Inquiry, at: Moment) -> list[list[bool]]:
         """What a tier has, `[group][index]`; nothing of one that is left alone."""
         groups = range(len(self._settings.forms))
-        if not tier.readable(at.now_s):
+        if not tier.readable(at.monotonic_s):
             return [[] for _ in groups]
         if tier.book is None:
             question = inquiry.questions.get(tier.name)
             blocks = len(inquiry.chain)
             return [[] if question is None else question.presence(group, blocks) for group in groups]
         return [
-            tier.have(self._settings.namespace, GroupId(group), inquiry.chain, inquiry.tenant, at.now_unix_s)
+            tier.have(self._settings.namespace, GroupId(group), inquiry.chain, inquiry.tenant, at.unix_s)
             for group in groups
         ]
 

@@ -248,6 +248,17 @@ def test_closing_waits_for_what_is_being_stored() -> None:
     rig.regions.close()
 
 
+def test_closing_deletes_what_is_owed_so_that_it_does_not_come_back() -> None:
+    rig = Rig(make_movers=Movers, names=("disk",))
+    rig.store(CHAIN)
+    rig.settle()
+    with rig.fabric.inside() as inside:
+        inside.writing.owe(inside.desk.tiers[0], inside.desk.tiers[0].book.purge())
+    assert rig.fabric.close(30.0)
+    assert list(rig.tiers["disk"].entries()) == []
+    rig.regions.close()
+
+
 def test_closing_does_not_wait_for_ever() -> None:
     rig = Rig()
     rig.store(CHAIN)
