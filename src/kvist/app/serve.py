@@ -1,15 +1,18 @@
 """`kvist serve`, without its looks: finds the model, starts the engine, serves it, stops it."""
 
+import os
 import socket
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 
+from kvist.app.administration import Reading, administered, administration_app
 from kvist.app.budget import Budget
 from kvist.app.clock import SystemCalendar, SystemClock
 from kvist.app.config import ServeConfig
 from kvist.app.engine import read_geometry, started_engine
 from kvist.app.locate import locate
 from kvist.app.progress import Progress, Report
+from kvist.app.secret import load_secret, secret_path
 from kvist.engine.backends.device import open_device
 from kvist.engine.backends.tokenizer import load_tokenizer
 from kvist.server.app import create_app
@@ -43,13 +46,23 @@ def _serve(config: ServeConfig, listener: socket.socket, report: Report, on_read
     files = locate(config.model, progress=report)
     geometry = read_geometry(files.directory)  # before others read the directory, who know more kinds of models
     tokenizer = load_tokenizer(files.directory)
-    with started_engine(files, geometry, config, report) as started:
+    with ExitStack() as stack:
+        started = stack.enter_context(started_engine(files, geometry, config, report))
         card = ModelCard(
             id=config.served_model_name or files.served_name,
             root=str(files.directory),
             created_s=int(SystemCalendar().now_unix_s()),
         )
-        app = create_app(started.engine, tokenizer, ServerSettings(model=card), SystemClock())
+        settings = ServerSettings(model=card)
+        app = create_app(started.engine, tokenizer, settings, SystemClock())
+        if started.fabric is not None:
+            # A tokenizer of its own, since each is used by one thread at a time.
+            reading = Reading(
+                tokenizer=load_tokenizer(files.directory), tokens_max=started.engine.limits.prompt_tokens_max
+            )
+            secret = load_secret(secret_path(config.cache_secret_file, os.environ))
+            operated = administration_app(started.fabric, secret, reading, settings)
+            stack.enter_context(administered(operated, listener.getsockname()[1], os.environ))
 
         def listening(host: str, port: int) -> None:
             shown = f"[{host}]" if ":" in host else host
