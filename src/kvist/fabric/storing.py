@@ -75,7 +75,7 @@ class Storing:
         desk = self._desk
         created = desk.calendar.now_unix_s()
         expires = desk.settings.policies.retention.expires_unix_s(created)
-        size = desk.settings.piece_records * 2
+        size = desk.settings.piece_records
         for first in range(0, len(rooms), size):
             parcels = [self._rooms.pop(room.ticket) for room in rooms[first : first + size]]
             self._stamp([Copy(parcel=each, created_unix_s=created, expires_unix_s=expires) for each in parcels])

@@ -9,6 +9,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[3] / "bench" / "micro"
 SMALL = {
+    "fabric_control": ["--blocks", "40", "--hit", "40"],
     "hash_chain": ["--tokens", "320", "--block-tokens", "16", "32"],
     "prefix_lookup": ["--blocks", "40"],
     "tier_books": ["--blocks", "40"],
