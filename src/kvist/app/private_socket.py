@@ -93,7 +93,9 @@ def private_listener(path: Path) -> Iterator[socket.socket]:
         _remove_dead(path)
         listener = _bound(path)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {_shown(path)}: {_reason(error)}") from error
+        raise ConfigError(
+            f"cannot listen on {_shown(path)}: {_reason(error)}; set {VARIABLE} to a directory of yours"
+        ) from error
     there = path.lstat()
     try:
         with listener:

@@ -64,7 +64,7 @@ def _add_looks(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 
 def _add_change(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str, more: str) -> None:
     parser = _verb(verbs, name, text, f"{text[0].upper()}{text[1:]}. {more}")
-    parser.add_argument("hashes", nargs="*", metavar="HASH", help="a block, or its first 8 digits or more")
+    parser.add_argument("hashes", nargs="*", default=[], metavar="HASH", help="a block, or its first 8 digits or more")
     _add_tenant(parser)
     _add_prompt(parser, needed=False)
     parser.add_argument("--all", action="store_true", help="all blocks of all tenants")
@@ -76,7 +76,7 @@ def _add_change(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", na
         parser.add_argument("--to", dest="target", metavar="TIER", required=True, help="tier to bring them to")
     if name == "purge":
         parser.add_argument("--yes", action="store_true", help="do not ask before --all")
-    parser.add_argument("--timeout", type=float, metavar="S", help="how long it may take (600)")
+    parser.add_argument("--timeout", type=float, metavar="S", help="how long each tier may take (600)")
 
 
 def _add_tenant(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +87,7 @@ def _add_tenant(parser: argparse.ArgumentParser) -> None:
 
 def _add_prompt(parser: argparse.ArgumentParser, *, needed: bool) -> None:
     parser.add_argument(
-        "--prompt", metavar="FILE", required=needed, help="the blocks of this text, or of - for standard input"
+        "--prompt", metavar="FILE", required=needed, help="the blocks of the text in this file; - is standard input"
     )
     parser.add_argument("--chat", action="store_true", help="the file holds messages as JSON, as a chat request does")
 

@@ -15,9 +15,11 @@ from kvist.base.errors import ConfigError, KvistError, WireError
 Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Has a verb done, by its name and its body, and returns the answer."""
 
-LOOK_S = 120.0
-"""Longest wait for an answer to a body that says no time of its own."""
-_GRACE_S = 30.0
+CHANGE_S = 600.0
+"""What the server takes for a body that gives no time."""
+LOOK_S = 300.0
+"""Longest wait for an answer, beside the time that the body gives each tier."""
+_TIERS = 8
 _CONNECT_S = 5.0
 _REFUSED = range(400, 500)
 
@@ -56,7 +58,7 @@ def asker(socket_at: Path) -> Ask:
 
     def ask(verb: str, body: dict[str, Any]) -> dict[str, Any]:
         _check_answers(socket_at)
-        timeout = httpx.Timeout(float(body.get("timeout_s", LOOK_S)) + _GRACE_S, connect=_CONNECT_S)
+        timeout = httpx.Timeout(LOOK_S + _TIERS * float(body.get("timeout_s", CHANGE_S)), connect=_CONNECT_S)
         try:
             with httpx.Client(transport=httpx.HTTPTransport(uds=os.fspath(socket_at)), timeout=timeout) as client:
                 response = client.post(f"http://kvist/v1/cache/{verb}", json=body)

@@ -88,7 +88,7 @@ class SelectionBody(PromptBody):
         default_tenant: as in `ListBody`.
         all: whoever's, whatever it is.
         tier: where; None: in every tier.
-        timeout_s: how long it may take; what is not done by then is told.
+        timeout_s: how long each tier may take; what is not done by then is told.
     """
 
     hashes: Annotated[list[Hash], Field(max_length=HASHES_MAX, fail_fast=True)] = []
