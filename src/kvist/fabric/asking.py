@@ -116,7 +116,8 @@ class Asking:
             question.open = False
             if isinstance(report, Answered):
                 question.found = report.found
-                tier.question_s += _FADE * (report.seconds - tier.question_s)
+                fade = _FADE if tier.question_s else 1.0  # the first answer is all that is known
+                tier.question_s += fade * (report.seconds - tier.question_s)
                 self._remember(job, report, tier)
 
         if self._dispatch.send(job, tier, answered, now_s=now_s):
