@@ -193,6 +193,8 @@ def test_what_a_killed_server_leaves_is_found_without_one_and_by_the_next(site: 
     socket = socket_path(os.environ, port)
     assert socket.exists()
     failed = command("tiers")
+    assert (failed.returncode, "no server with tiers runs here" in failed.stderr) == (2, True)
+    failed = command("--port", str(port), "tiers")
     assert (failed.returncode, "nobody answers" in failed.stderr) == (1, True)
     offline = ("--tier", site.disk, "--cache-secret-file", site.secret)
     blocks = cache(*offline, "list", *tenant)["blocks"]

@@ -57,7 +57,10 @@ def asker(socket_at: Path) -> Ask:
     """
 
     def ask(verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        _check_answers(socket_at)
+        # First by ourselves: the client library leaves a socket open that could not be connected.
+        silent = _why_silent(socket_at)
+        if silent is not None:
+            raise WireError(f"nobody answers at {socket_at} ({silent}); is its server still running?") from silent
         timeout = httpx.Timeout(LOOK_S + _TIERS * float(body.get("timeout_s", CHANGE_S)), connect=_CONNECT_S)
         try:
             with httpx.Client(transport=httpx.HTTPTransport(uds=os.fspath(socket_at)), timeout=timeout) as client:
@@ -73,14 +76,15 @@ def asker(socket_at: Path) -> Ask:
     return ask
 
 
-def _check_answers(socket_at: Path) -> None:
-    """Connects once by itself: the client library leaves a socket open that could not be connected."""
+def _why_silent(socket_at: Path) -> OSError | None:
+    """Why nobody answers at a socket; None: somebody does."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_CONNECT_S)
         try:
             probe.connect(os.fspath(socket_at))
         except OSError as error:
-            raise WireError(f"nobody answers at {socket_at} ({error}); is its server still running?") from error
+            return error
+    return None
 
 
 def _answer(response: httpx.Response, socket_at: Path) -> dict[str, Any]:
@@ -98,6 +102,8 @@ def _answer(response: httpx.Response, socket_at: Path) -> dict[str, Any]:
 
 
 def _only(found: list[Path]) -> Path:
+    """The only one at which somebody answers: what a server that was killed has left is no server."""
+    found = [path for path in found if _why_silent(path) is None]
     if not found:
         raise ConfigError(
             "no server with tiers runs here; start one with kvist serve --tier, name its --socket, or open its tiers "

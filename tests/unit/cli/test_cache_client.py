@@ -108,7 +108,11 @@ def test_a_dead_socket_is_an_error_that_says_so(environment: dict[str, str]) -> 
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(os.fspath(path))
     with pytest.raises(WireError, match="nobody answers"):
-        asker(find_server(None, None, environment))("tiers", {})
+        asker(find_server(None, 8000, environment))("tiers", {})
+    with pytest.raises(ConfigError, match="no server with tiers runs here"):
+        find_server(None, None, environment)
+    with private_listener(socket_path(environment, 8001)) as listener:
+        assert str(find_server(None, None, environment)) == listener.getsockname()
 
 
 @pytest.mark.parametrize(
