@@ -1,8 +1,6 @@
 """The engine's face of the fabric: what may be asked in which order, what is told, and what it costs."""
 
-import gc
 import threading
-import time
 
 import pytest
 
@@ -10,7 +8,7 @@ from fakes.fabric import BLUE, RED, Rig, chain_of
 from kvist.base.errors import ConfigError, TierUnavailableError
 from kvist.base.ids import GroupId
 from kvist.base.units import Tokens
-from kvist.fabric.jobs import FindJob, LoadJob, StampJob
+from kvist.fabric.jobs import LoadJob, StampJob
 from kvist.fabric.messages import Declined, Offer, Query, Room, Ticket
 from kvist.fabric.movers import Movers
 from kvist.tiers.faulty import Fail, faulty
@@ -92,24 +90,6 @@ def test_a_plan_counts_once_and_a_load_fails_over_to_the_next_tier() -> None:
     rig.close()
 
 
-def test_only_what_no_tier_of_the_host_has_is_asked_of_the_pool() -> None:
-    rig = Rig()
-    rig.fill(CHAIN[:5])
-    ticket = rig.ask(CHAIN)
-    (job,) = [job for job in rig.movers.waiting if isinstance(job, FindJob)]
-    assert list(job.groups[0][1]) == CHAIN[5:]
-    assert not rig.fabric.is_answered(ticket)
-    deadline_s = rig.fabric.next_deadline_s()
-    assert deadline_s == 0.02
-    rig.movers.begin(job)
-    rig.clock.advance(deadline_s)
-    assert rig.fabric.is_answered(ticket), "a question holds a request up"
-    assert rig.plan(ticket).tokens == 5 * 16
-    rig.fabric.drop(ticket)
-    rig.movers.do(job)
-    rig.close()
-
-
 def test_a_pool_that_answers_too_late_three_times_is_asked_no_more_until_a_pause_is_over() -> None:
     rig = Rig(names=("pool",))
     for _ in range(3):
@@ -185,18 +165,6 @@ def test_a_load_is_given_up_in_any_state(staging_records: int) -> None:
         statistics = rig.fabric.statistics()
         assert (statistics.loads_running, statistics.staging_bytes_used) == (0, 0), step
         rig.close()
-
-
-def test_a_windowed_group_loads_what_its_window_needs() -> None:
-    rig = Rig(payloads=(1024, 512), windows=(None, 40))
-    rig.fill(CHAIN, groups=(0, 1))
-    ticket = rig.ask(CHAIN)
-    wants = rig.plan(ticket).wants
-    assert [want.index for want in wants if want.group == 0] == list(range(8))
-    assert [want.index for want in wants if want.group == 1] == [5, 6, 7]
-    assert [want.index for want in wants] == sorted(want.index for want in wants)
-    rig.fabric.drop(ticket)
-    rig.close()
 
 
 def test_offers_are_declined_for_a_reason() -> None:
@@ -335,41 +303,6 @@ def test_a_fabric_that_cannot_work_is_refused() -> None:
         Rig(names=("pool", "pool"))
     with pytest.raises(ConfigError, match="staging"):
         Rig(settings={"staging_bytes": 4096}, payloads=(8192,))
-
-
-def test_a_hit_of_256_blocks_costs_little_and_a_plan_of_8192_too() -> None:
-    rig = Rig(staging_records=512, tier_records=9000)
-    chain = chain_of("long", 8192)
-    for first in range(0, len(chain), 128):
-        assert len(rig.store(chain[first : first + 128])) == 128
-        rig.movers.do_all()
-    gc.collect()
-    gc.freeze()  # of what other tests have left, a collection would be counted here
-    spent: list[float] = []
-    for _ in range(9):
-        begun = time.thread_time()
-        ticket = rig.ask(chain[:256])
-        rig.fabric.load(ticket, rig.plan(ticket))
-        asked = time.thread_time() - begun
-        rig.movers.do_all()
-        begun = time.thread_time()
-        pieces = rig.fabric.landed(ticket)
-        rig.fabric.taken(ticket, pieces)
-        rig.fabric.state(ticket)
-        rig.fabric.drop(ticket)
-        assert len(pieces) == 256
-        spent.append(asked + time.thread_time() - begun)
-    assert min(spent) < 0.006, f"{min(spent) * 1000:.2f} ms; about 1.8 is usual"
-    spent.clear()
-    ticket = rig.ask(chain)
-    for _ in range(9):
-        begun = time.thread_time()
-        assert len(rig.plan(ticket).wants) == 8192
-        spent.append(time.thread_time() - begun)
-    gc.unfreeze()
-    assert min(spent) < 0.009, f"{min(spent) * 1000:.2f} ms; about 3 is usual"
-    rig.fabric.drop(ticket)
-    rig.close()
 
 
 def test_many_threads_may_ask_and_store_at_once() -> None:
