@@ -15,6 +15,8 @@ from kvist.base.errors import ConfigError, KvistError
 from kvist.cli.cache_client import Ask, asker, find_server
 from kvist.cli.cache_tables import shown
 
+_CONTENT_WITHOUT = ("purge", "unpin")
+"""What these are for is as true of a block that is not there."""
 _LOOKS = ("tiers", "list", "show", "explain")
 _PROMPT_BYTES_MAX = 7 * 2**20
 _TIMEOUT_S_MAX = 86_400
@@ -29,7 +31,7 @@ def run_cache(args: argparse.Namespace, console: Console | None = None) -> int:
         console: where to show it; None: standard output.
 
     Returns:
-        0 when all of it was done; 1 when a tier failed, something was left undone, or `verify` found damage.
+        0 when all of it was done; 1 when a tier failed, or something was left undone, was damaged or not there.
 
     Raises:
         KvistError: nothing could be done; the message says why and what to do.
@@ -143,5 +145,5 @@ def _is_failed(verb: str, answer: dict[str, Any]) -> bool:
     rows = answer.get("tiers", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise KvistError("the answer makes no sense; is the server of another version?")
-    wrong = ("error", "left", *(("damaged",) if verb == "verify" else ()))
+    wrong = ("error", "left", "damaged", *(() if verb in _CONTENT_WITHOUT else ("absent",)))
     return bool(answer.get("unknown")) or any(row.get(name) for row in rows for name in wrong)

@@ -184,6 +184,8 @@ def test_what_was_not_done_is_status_1(there: Operator, capsys: pytest.CaptureFi
     assert "No tier has 0000" in capsys.readouterr().out
     ((address, (record, entry)), *_) = there.trial.pool._rows.items()
     there.trial.pool._rows[address] = (bytes(len(record)), entry)
+    assert main(["cache", "copy", "--from", "pool", "--to", "dram", "--all"]) == 1
+    there.trial.pool._rows[address] = (bytes(len(record)), entry)
     assert main(["cache", "verify", "--all"]) == 1
     assert main(["cache", "verify", "--all"]) == 0
     there.trial.pool.close()
