@@ -207,3 +207,20 @@ def test_what_a_killed_server_leaves_is_found_without_one_and_by_the_next(site: 
         again.terminate()
         assert again.process.wait(WAIT_S) == 0
     assert not socket.exists()
+
+
+def test_a_pool_that_hangs_is_told_of_and_the_other_tiers_are_done(site: Site) -> None:
+    tenant = ("--tenant", "team-grey")
+    with site.server() as server:
+        ask(server, "team-grey")
+        site.redis.pause()
+        try:
+            listed = cache("list", *tenant, status=1)
+            purged = cache("purge", *tenant, "--timeout", "10", status=1)
+        finally:
+            site.redis.resume()
+    assert {block["tier"] for block in listed["blocks"]} == {"dram", "disk"}
+    assert [error["tier"] for error in listed["errors"]] == ["pool"]
+    dram, disk, pool = purged["tiers"]
+    assert min(dram["done"], disk["done"]) >= FULL_BLOCKS
+    assert "error" in pool or pool["left"]
