@@ -74,7 +74,7 @@ def operator(
 ) -> Iterator[Operator]:
     """Verbs over fresh tiers."""
     model = Model(
-        tokenizer=ByteTokenizer(),
+        open_tokenizer=ByteTokenizer,
         namespace=NAMESPACE,
         block_tokens=BLOCK_TOKENS,
         tokens_max=1000,

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import uvicorn
@@ -41,12 +41,13 @@ class Reading:
     """How a server reads prompts.
 
     Attributes:
-        tokenizer: of the model, and nobody else's: it is used by one thread at a time.
+        load_tokenizer: loads a tokenizer of the model that nobody else has, for it is used by one thread at a time;
+            called once, when the first prompt is read, since it may take seconds.
         tokens_max: of one prompt.
         explain: asks the engine; None: it cannot be asked.
     """
 
-    tokenizer: Tokenizer
+    load_tokenizer: Callable[[], Tokenizer]
     tokens_max: int
     explain: Explain | None = None
 
@@ -63,7 +64,7 @@ def administration_app(fabric: Fabric, secret: bytes, reading: Reading, settings
     with fabric.inside() as inside:
         facts = inside.desk.settings
     model = Model(
-        tokenizer=reading.tokenizer,
+        open_tokenizer=cache(reading.load_tokenizer),
         namespace=facts.namespace,
         block_tokens=facts.block_tokens,
         tokens_max=reading.tokens_max,

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 
 from kvist.app.administration import Reading, administered, administration_app
 from kvist.app.budget import Budget
@@ -56,9 +57,9 @@ def _serve(config: ServeConfig, listener: socket.socket, report: Report, on_read
         settings = ServerSettings(model=card)
         app = create_app(started.engine, tokenizer, settings, SystemClock())
         if started.fabric is not None:
-            # A tokenizer of its own, since each is used by one thread at a time.
             reading = Reading(
-                tokenizer=load_tokenizer(files.directory), tokens_max=started.engine.limits.prompt_tokens_max
+                load_tokenizer=partial(load_tokenizer, files.directory),
+                tokens_max=started.engine.limits.prompt_tokens_max,
             )
             secret = load_secret(secret_path(config.cache_secret_file, os.environ))
             operated = administration_app(started.fabric, secret, reading, settings)

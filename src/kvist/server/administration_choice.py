@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvist.base.errors import RequestError
+from kvist.base.errors import KvistError, RequestError
 from kvist.base.ids import TenantId, TokenId
 from kvist.blocks.keys import HashChain, TenantTag, tenant_tag
 from kvist.server.administration_bodies import HASH_DIGITS, ListBody, PromptBody, SelectionBody, ShowBody
 from kvist.server.administration_ports import KeyOf, Model
-from kvist.server.errors import ApiError
+from kvist.server.errors import FAULT, ApiError
+from kvist.server.ports import Tokenizer
 from kvist.server.translate import SALTED, TENANT_DEFAULT
 from kvist.tiers.ports import Entry
 
@@ -140,26 +141,31 @@ def tokens_of(body: PromptBody, model: Model) -> list[TokenId]:
     """The tokens of a prompt, as the model would be given them.
 
     Raises:
-        ApiError: there is none or there are two, it is too long, or the model takes no conversations.
+        ApiError: there is none or there are two, it is too long, the model takes no conversations, or its tokenizer
+            cannot be had.
     """
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("Send either 'prompt' or 'messages'.", param="prompt", code="invalid_value")
-    tokens = _conversation(body, model) if body.prompt is None else model.tokenizer.encode(body.prompt)
+    try:
+        tokenizer = model.open_tokenizer()
+    except KvistError as error:
+        raise ApiError(f"The prompt cannot be read: {error}", family=FAULT, code="internal_error") from error
+    tokens = _conversation(body, tokenizer) if body.prompt is None else tokenizer.encode(body.prompt)
     if len(tokens) > model.tokens_max:
         message = f"The prompt has {len(tokens)} tokens, more than the {model.tokens_max} that this server takes."
         raise ApiError(message, param="prompt", code="context_length_exceeded")
     return tokens
 
 
-def _conversation(body: PromptBody, model: Model) -> list[TokenId]:
-    if not model.tokenizer.has_chat_template:
+def _conversation(body: PromptBody, tokenizer: Tokenizer) -> list[TokenId]:
+    if not tokenizer.has_chat_template:
         raise ApiError("This model has no chat template; send 'prompt'.", param="messages", code="no_chat_template")
     roles = {"developer": "system"}
     given: list[dict[str, Any]] = [
         {"role": roles.get(each.role, each.role), "content": each.content} for each in body.messages or ()
     ]
     try:
-        return model.tokenizer.encode_chat(given)
+        return tokenizer.encode_chat(given)
     except RequestError as error:
         raise ApiError(str(error), param="messages", code="invalid_value") from error
 

@@ -83,14 +83,15 @@ class Model:
     """What makes hashes of a prompt.
 
     Attributes:
-        tokenizer: of the model, and nobody else's: it is used by one thread at a time.
+        open_tokenizer: gives the model's tokenizer, always the same and nobody else's: it is used by one thread at a
+            time. The first call may take seconds, and raise a `kvist.base.errors.KvistError`.
         namespace: of its KV.
         block_tokens: tokens per block.
         tokens_max: of one prompt.
         explain: asks the engine; None: it cannot be asked.
     """
 
-    tokenizer: Tokenizer
+    open_tokenizer: Callable[[], Tokenizer]
     namespace: Namespace
     block_tokens: int
     tokens_max: int

@@ -50,7 +50,13 @@ def test_a_running_fabric_is_asked_and_changed_over_the_socket(environment: dict
 
 
 def test_the_app_of_a_server_reads_prompts_as_the_server_does(environment: dict[str, str]) -> None:
-    reading = Reading(tokenizer=ByteTokenizer(), tokens_max=100, explain=told(some_explanation()))
+    loads = []
+
+    def loaded() -> ByteTokenizer:
+        loads.append(ByteTokenizer())
+        return loads[-1]
+
+    reading = Reading(load_tokenizer=loaded, tokens_max=100, explain=told(some_explanation()))
     with operator(fabric_stock) as there:
         app = administration_app(there.trial.stock._fabric, b"a secret of the tests", reading, SETTINGS)
         text = "16 tokens to a block, as the fabric was told"
@@ -65,6 +71,7 @@ def test_the_app_of_a_server_reads_prompts_as_the_server_does(environment: dict[
                 assert sum(row["done"] for row in answer["tiers"]) == done
             assert "101 tokens" in post(path, "explain", {"prompt": "x" * 100}).json()["error"]["message"]
             assert post(path, "explain", {"prompt": "x"}).json()["tokens"] == 2
+    assert len(loads) == 1
 
 
 def test_two_servers_of_one_port_are_one_too_many(environment: dict[str, str]) -> None:

@@ -1,13 +1,15 @@
 """The operator's verbs: what they choose, whose they touch, and what they say when something is not as it should be."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from fakes.operator import KEY_OF, TEXT, Operator, operator, some_explanation, tenant_of
 from fakes.stock import DRAM, POOL
 from fakes.tiers import BLUE
-from kvist.base.errors import KvistError
+from fakes.tokenizer import ByteTokenizer
+from kvist.base.errors import KvistError, ModelError
 from kvist.base.ids import TenantId, TokenId
 from kvist.blocks.keys import Namespace
 from kvist.server.administration_ports import Explanation
@@ -262,6 +264,15 @@ def test_an_engine_that_does_not_answer_is_an_error_that_says_so(problem: Except
 def test_what_makes_no_sense_is_refused_by_name(there: Operator, verb: str, body: dict, complaint: str) -> None:
     there.store(TEXT)
     assert complaint in str(refusal(there, verb, **body))
+
+
+def test_a_tokenizer_that_cannot_be_had_is_an_error_that_says_so(there: Operator) -> None:
+    def gone() -> ByteTokenizer:
+        raise ModelError("the files are gone")
+
+    model = replace(there.verbs._model, open_tokenizer=gone)
+    with pytest.raises(ApiError, match="the files are gone"):
+        Verbs(there.trial.stock, KEY_OF, model).do("explain", {"prompt": "x"})
 
 
 def test_without_a_model_or_a_secret_it_says_what_is_missing() -> None:
