@@ -127,6 +127,18 @@ def test_tenants_are_listed_and_purged_apart(server: RealServer) -> None:
     assert all(block["tenant"] for block in cache("list")["blocks"])
 
 
+def test_a_prompt_is_explained_without_being_loaded(server: RealServer, tmp_path: Path) -> None:
+    ask(server, "team-white")
+    path = tmp_path / "prompt"
+    path.write_text(WORDS)
+    before = cache("tiers")["tiers"]
+    told = cache("explain", "--prompt", str(path), "--tenant", "team-white")
+    assert told["tokens"] == len(WORDS)
+    assert sum(source["tokens"] for source in told["sources"]) == FULL_BLOCKS * BLOCK_TOKENS
+    assert sum(source["tokens"] for source in cache("explain", "--prompt", str(path), "--tenant", "x")["sources"]) == 0
+    assert [tier["loaded"] for tier in cache("tiers")["tiers"]] == [tier["loaded"] for tier in before]
+
+
 def test_a_prompt_names_its_blocks_of_its_tenant(server: RealServer, tmp_path: Path) -> None:
     text = f"{WORDS}And of the yellow team."
     ask(server, "team-yellow", text)

@@ -6,8 +6,7 @@ It runs on a thread of its own, so that neither a long command nor a client that
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -16,22 +15,16 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from kvist.app.private_socket import private_listener, socket_path
-from kvist.base.errors import KvistError
-from kvist.base.ids import TenantId, TokenId
 from kvist.blocks.keys import tenant_key
 from kvist.fabric.control import Fabric
-from kvist.fabric.messages import Decision, Source
 from kvist.server.administration import create_administration
-from kvist.server.administration_ports import Explain, Explanation, Model
+from kvist.server.administration_ports import Explain, Model
 from kvist.server.administration_stock import FabricStock
 from kvist.server.administration_verbs import Verbs
 from kvist.server.ports import Tokenizer
 from kvist.server.settings import ServerSettings
 
 STOP_S = 5
-
-AskEngine = Callable[[Sequence[TokenId], TenantId], "Future[tuple[Sequence[Source], Decision | None, str]]"]
-"""Asks an engine how a prompt would begin: where its cached tokens are, what was decided, why the prefix ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,18 +64,6 @@ def administration_app(fabric: Fabric, secret: bytes, reading: Reading, settings
         explain=reading.explain,
     )
     return create_administration(Verbs(FabricStock(fabric), partial(tenant_key, secret), model), settings)
-
-
-def explained_by(ask: AskEngine) -> Explain:
-    """Asks the engine, and waits for what it says at the end of a step."""
-
-    def explain(tokens: Sequence[TokenId], tenant: TenantId, timeout_s: float) -> Explanation:
-        try:
-            return Explanation(*ask(tokens, tenant).result(timeout_s))
-        except CancelledError as error:
-            raise KvistError("the engine was stopped") from error
-
-    return explain
 
 
 @contextlib.contextmanager

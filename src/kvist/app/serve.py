@@ -11,6 +11,7 @@ from kvist.app.budget import Budget
 from kvist.app.clock import SystemCalendar, SystemClock
 from kvist.app.config import ServeConfig
 from kvist.app.engine import read_geometry, started_engine
+from kvist.app.explain import explained_by
 from kvist.app.locate import locate
 from kvist.app.progress import Progress, Report
 from kvist.app.secret import load_secret, secret_path
@@ -60,6 +61,7 @@ def _serve(config: ServeConfig, listener: socket.socket, report: Report, on_read
             reading = Reading(
                 load_tokenizer=partial(load_tokenizer, files.directory),
                 tokens_max=started.engine.limits.prompt_tokens_max,
+                explain=explained_by(started.engine, started.fabric),
             )
             secret = load_secret(secret_path(config.cache_secret_file, os.environ))
             operated = administration_app(started.fabric, secret, reading, settings)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 
 from kvist.base.errors import CapacityError
-from kvist.base.ids import RequestId
+from kvist.base.ids import RequestId, TenantId, TokenId
 from kvist.blocks.keys import HashChain, tenant_key, tenant_tag
 from kvist.blocks.prefix import Hit, PrefixCache
 from kvist.blocks.table import BlockTable
@@ -43,6 +43,7 @@ from kvist.engine.schedule import Slice, plan_step
 from kvist.engine.sequence import Sequence
 from kvist.engine.settings import EngineSettings
 from kvist.engine.sources import sources_of
+from kvist.engine.standing import Standing, standing_of
 from kvist.fabric.messages import FabricStatistics
 
 Deliver = Callable[[Event], None]
@@ -173,6 +174,10 @@ class EngineCore:
             stores_dropped=self._offload.dropped,
             fabric=self._tiers.statistics(),
         )
+
+    def standing(self, tokens: Seq[TokenId], tenant: TenantId) -> Standing:
+        """What G1 has of a prompt, for whoever explains; changes nothing."""
+        return standing_of(self._cache, tenant_key(self._secret, tenant), tokens)
 
     def tier_statistics(self) -> FabricStatistics | None:
         """A snapshot of the tiers alone; may be taken from any thread."""

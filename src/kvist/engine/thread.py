@@ -9,12 +9,15 @@ waits for an engine that will not answer.
 import logging
 import threading
 from collections import deque
+from collections.abc import Sequence as Seq
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from kvist.base.ids import RequestId
+from kvist.base.ids import RequestId, TenantId, TokenId
 from kvist.engine.core import Deliver, EngineCore
 from kvist.engine.messages import EngineLimits, EngineStatistics, Failed
 from kvist.engine.request import Request
+from kvist.engine.standing import Standing
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +38,14 @@ class _Complete:
     request_id: RequestId
 
 
-_Message = _Submit | _Abort | _Complete
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    tokens: Seq[TokenId]
+    tenant: TenantId
+    answer: Future[Standing]
+
+
+_Message = _Submit | _Abort | _Complete | _Look
 
 
 class EngineThread:
@@ -95,6 +105,13 @@ class EngineThread:
     def complete(self, request_id: RequestId) -> None:
         """Ends a request whose output is all that was wanted, likewise."""
         self._post(_Complete(request_id=request_id))
+
+    def standing(self, tokens: Seq[TokenId], tenant: TenantId) -> Future[Standing]:
+        """What G1 has of a prompt after the step that runs now; cancelled when nobody will look any more."""
+        answer: Future[Standing] = Future()
+        if not self._post(_Look(tokens=tokens, tenant=tenant, answer=answer)):
+            answer.cancel()
+        return answer
 
     def statistics(self) -> EngineStatistics:
         """The snapshot taken after the latest step; of the tiers, which go on without steps, one of now."""
@@ -161,6 +178,8 @@ class EngineThread:
                     self._core.abort(message.request_id)
                 case _Complete():
                     self._core.complete(message.request_id)
+                case _Look():
+                    message.answer.set_result(self._core.standing(message.tokens, message.tenant))
             self._taken.popleft()  # only now: should the core have raised, it does not know of the request
         if self._core.has_work or self._core.heeds_tiers:
             self._has_stalled = not self._core.step()
@@ -172,4 +191,6 @@ class EngineThread:
             message = self._taken.popleft()
             if isinstance(message, _Submit):
                 message.deliver(Failed(request_id=message.request.id, message=self._why_not))
+            elif isinstance(message, _Look):
+                message.answer.cancel()
         self._snapshot = self._core.statistics()

@@ -130,6 +130,12 @@ class Fabric:
             is_first, asked.is_counted = not asked.is_counted, True
             return self._planning.plan(asked.query, asked.inquiry, resident, self._moment(), is_first=is_first)
 
+    def foresee(self, ticket: Ticket, resident: Sequence[Sequence[bool]]) -> Plan:
+        """What `plan` would say, for whoever wants to know and not to load: nothing is counted or spent."""
+        with self._turn():
+            asked = self._asked[ticket]
+            return self._planning.foresee(asked.query, asked.inquiry, resident, self._moment())
+
     def load(self, ticket: Ticket, plan: Plan) -> None:
         """Begins to load what the plan wants; at most once per ticket."""
         with self._turn():

@@ -55,17 +55,28 @@ class Planning:
             at: now.
             is_first: whether what is looked for counts.
         """
-        limit = min(len(query.chain), max(0, query.tokens - 1) // self._settings.block_tokens)
         present = [self._presence(tier, inquiry, at) for tier in self._tiers]
         if is_first:
             for tier, groups in zip(self._tiers, present, strict=True):
                 _count(tier, inquiry, groups, resident)
-        sources = [resident, *present]
+        plan, self._exploration = self._weighed(query, [resident, *present], at)
+        return plan
+
+    def foresee(self, query: Query, inquiry: Inquiry, resident: Sequence[Sequence[bool]], at: Moment) -> Plan:
+        """What `plan` would say, without counting anything or spending what may be spent on exploring."""
+        present = [self._presence(tier, inquiry, at) for tier in self._tiers]
+        plan, _ = self._weighed(query, [resident, *present], at)
+        return plan
+
+    def _weighed(
+        self, query: Query, sources: Sequence[Sequence[Sequence[bool]]], at: Moment
+    ) -> tuple[Plan, Exploration]:
+        """The plan, given what G1 and each tier have, and what is left for exploring if it is followed."""
+        limit = min(len(query.chain), max(0, query.tokens - 1) // self._settings.block_tokens)
         found = candidates(sources, self._settings.windows, block_tokens=self._settings.block_tokens, limit=limit)
         prospects = [self._prospect(each, query.tokens, at.monotonic_s) for each in found]
         choice = self._settings.policies.load_choice(prospects, self._exploration, now_s=at.monotonic_s)
-        self._exploration = choice.exploration
-        return self._planned(found, prospects, choice, at.monotonic_s)
+        return self._planned(found, prospects, choice, at.monotonic_s), choice.exploration
 
     def _presence(self, tier: TierState, inquiry: Inquiry, at: Moment) -> list[list[bool]]:
         """What a tier has, `[group][index]`; nothing of one that is left alone."""

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,10 +13,10 @@ from fakes.serving import SETTINGS
 from fakes.stock import fabric_stock
 from fakes.tiers import write_of
 from fakes.tokenizer import ByteTokenizer
-from kvist.app.administration import Reading, administered, administration_app, explained_by
+from kvist.app.administration import Reading, administered, administration_app
 from kvist.app.private_socket import VARIABLE
-from kvist.base.errors import ConfigError, KvistError
-from kvist.base.ids import GroupId, TenantId
+from kvist.base.errors import ConfigError
+from kvist.base.ids import GroupId
 from kvist.blocks.keys import BlockKey, HashChain, tenant_tag
 from kvist.server.administration import create_administration
 from kvist.server.administration_ports import Explanation
@@ -110,19 +109,3 @@ def test_it_ends_although_a_command_still_runs(environment: dict[str, str]) -> N
         asking.join(60)
         assert not asking.is_alive()
     assert len(failed) <= 1
-
-
-def test_the_engine_is_asked_and_waited_for() -> None:
-    future: Future[tuple[object, ...]] = Future()
-    explain = explained_by(lambda *_: future)
-    with pytest.raises(TimeoutError):
-        explain([1], TenantId("x"), 0.0)
-    future.set_result(tuple(some_explanation()))
-    assert explain([1], TenantId("x"), 0.0) == some_explanation()
-
-
-def test_an_engine_that_was_stopped_is_an_error_of_ours() -> None:
-    future: Future[tuple[object, ...]] = Future()
-    future.cancel()
-    with pytest.raises(KvistError, match="stopped"):
-        explained_by(lambda *_: future)([1], TenantId("x"), 0.0)
