@@ -335,7 +335,7 @@ def test_thousands_of_operations_agree_with_the_model() -> None:
     done = BookMachine.done
     assert done.total() >= 3000, done
     usual = ("reserved", "refused", "commit", "hold", "release", "touch", "evicting", "remove")
-    assert min(done[name] for name in usual) >= 20, f"hardly tried: {done}"
+    assert min(done[name] for name in usual) >= 10, f"hardly tried: {done}"
     rare = ("cancel", "pin", "unpin", "remove while kept", "purge", "expire", "restart", "restart refusing")
     rarest = ("commit of a removed one", "release of a removed one")
     assert min(done[name] for name in (*rare, *rarest)) >= 3, f"hardly tried: {done}"

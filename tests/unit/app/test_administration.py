@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import httpx
 import pytest
 
-from fakes.operator import KEY_OF, NAMESPACE, TEXT, operator, some_explanation, tenant_of, told
+from fakes.operated import KEY_OF, NAMESPACE, TEXT, operator, some_explanation, tenant_of, told
 from fakes.serving import SETTINGS
 from fakes.stock import fabric_stock
 from fakes.tiers import write_of

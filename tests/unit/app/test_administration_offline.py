@@ -8,7 +8,7 @@ from subprocess import run
 
 import pytest
 
-from fakes.operator import KEY_OF, NAMESPACE
+from fakes.operated import KEY_OF, NAMESPACE
 from fakes.tiers import NOW_UNIX_S, record_of
 from kvist.app.administration_offline import offline_tiers, offline_verbs, secret_of
 from kvist.app.clock import SystemClock

@@ -6,15 +6,16 @@ import re
 import pytest
 
 from kvist.base import errors
-from kvist.base.errors import ConfigError, KvistError, ModelError, RequestError
+from kvist.base.errors import ConfigError, KvistError, ModelError, RequestError, TierError
 
 ERRORS = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, KvistError)]
 
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_every_error_is_caught_by_the_root_and_keeps_its_message(error: type[KvistError]) -> None:
+    named = {"tier": "disk"} if issubclass(error, TierError) else {}
     with pytest.raises(KvistError, match="'7' is not enough"):
-        raise error("'7' is not enough")
+        raise error("'7' is not enough", **named)
 
 
 def test_the_drawing_names_every_error_and_no_other() -> None:
@@ -26,6 +27,7 @@ def test_families_do_not_overlap_except_as_drawn() -> None:
     parents = {error.__name__: error.__mro__[1].__name__ for error in ERRORS}
     assert parents.pop("KvistError") == "Exception"
     assert parents.pop("ModelError") == "ConfigError"
+    assert {parents.pop(f"Tier{kind}Error") for kind in ("Unavailable", "Timeout", "Full")} == {"TierError"}
     assert set(parents.values()) == {"KvistError"}
 
 
@@ -43,6 +45,11 @@ def test_a_request_error_names_the_field_to_blame_or_none() -> None:
 def test_the_field_is_given_by_name_only() -> None:
     with pytest.raises(TypeError):
         RequestError("too long", "prompt")  # type: ignore[misc]  # the misuse under test
+
+
+def test_a_tier_error_names_the_tier_first() -> None:
+    error = TierError("no answer", tier="pool")
+    assert (error.tier, str(error)) == ("pool", "pool: no answer")
 
 
 def test_every_error_says_what_it_is_for() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fakes.operator import operator
+from fakes.operated import operator
 from kvist.cli.main import build_parser
 
 HEAVY = {"torch", "transformers", "fastapi", "uvicorn", "pydantic", "numpy", "httpx", "redis", "sqlite3", "rich"}

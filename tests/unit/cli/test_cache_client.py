@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from fakes.operator import TEXT, operator
+from fakes.operated import TEXT, operator
 from fakes.serving import SETTINGS
 from kvist.app.administration import administered
 from kvist.app.private_socket import VARIABLE, private_listener, socket_path

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from fakes.operator import TEXT, Operator, operator
+from fakes.operated import TEXT, Operator, operator
 from fakes.serving import SETTINGS
 from kvist.app.administration import administered
 from kvist.app.private_socket import VARIABLE

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fakes.operator import TEXT, operator
+from fakes.operated import TEXT, operator
 from kvist.base.errors import KvistError
 from kvist.cli.cache_tables import shown
 

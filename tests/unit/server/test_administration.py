@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import httpx
 import pytest
 
-from fakes.operator import TEXT, operator, some_explanation
+from fakes.operated import TEXT, operator, some_explanation
 from fakes.serving import MODEL, SETTINGS, ask
 from kvist.base.units import Bytes
 from kvist.server.administration import AT_ONCE, create_administration

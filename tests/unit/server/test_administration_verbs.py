@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.operator import KEY_OF, TEXT, Operator, operator, some_explanation, tenant_of
+from fakes.operated import KEY_OF, TEXT, Operator, operator, some_explanation, tenant_of
 from fakes.stock import DRAM, POOL
 from fakes.tiers import BLUE
 from fakes.tokenizer import ByteTokenizer
