@@ -1,5 +1,6 @@
 """`kvist serve`, without its looks: finds the model, starts the engine, serves it, stops it."""
 
+import gc
 import os
 import socket
 from collections.abc import Callable
@@ -71,4 +72,7 @@ def _serve(config: ServeConfig, listener: socket.socket, report: Report, on_read
             shown = f"[{host}]" if ":" in host else host
             on_ready(f"http://{shown}:{port}", started.budget)
 
+        # What is loaded by now stays until the end; looking through it again and again would stop every thread each time.
+        gc.collect()
+        gc.freeze()
         serve(app, listener, config.drain_seconds, listening)

@@ -109,6 +109,7 @@ def _open_dram(spec: DramSpec, record_bytes: Sequence[int], regions: Regions, cl
                 tenant_bytes_default=spec.tenant_bytes,
             ),
             region=region.id,
+            lanes=1,
         ),
     )
 

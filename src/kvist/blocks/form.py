@@ -14,7 +14,8 @@ Laws:
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, get_args
 
 import xxhash
@@ -83,20 +84,19 @@ class Form:
     Attributes:
         planes: in the order in which they lie; at most 8, of at most 4 dimensions, names of at most 8 ASCII letters.
         part: what of the block they cover.
+        payload_bytes: bytes after the header; follows from the planes, computed once because every record asks for it.
+        record_bytes: bytes of header and payload, likewise.
     """
 
     planes: tuple[Plane, ...]
     part: Part
+    payload_bytes: int = field(init=False, repr=False, compare=False)
+    record_bytes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes after the header."""
-        return sum(plane.nbytes for plane in self.planes)
-
-    @property
-    def record_bytes(self) -> int:
-        """Bytes of header and payload."""
-        return HEADER_BYTES + self.payload_bytes
+    def __post_init__(self) -> None:
+        payload = sum(plane.nbytes for plane in self.planes)
+        object.__setattr__(self, "payload_bytes", payload)
+        object.__setattr__(self, "record_bytes", HEADER_BYTES + payload)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,16 +171,16 @@ def read_header(record: memoryview) -> Header:
     """
     if record.nbytes < HEADER_BYTES:
         raise FormError(f"{record.nbytes} bytes are too few for a header")
-    head = record[:HEADER_BYTES]
-    if xxhash.xxh3_64_digest(head[:_HEADER_SUM_AT]) != bytes(head[_HEADER_SUM_AT:]):
+    head = bytes(record[:HEADER_BYTES])
+    if xxhash.xxh3_64_digest(head[:_HEADER_SUM_AT]) != head[_HEADER_SUM_AT:]:
         raise FormError("the header's checksum does not match")
     magic, version, size, namespace, group, kind, codec, block_hash, tenant, *rest = _FIXED.unpack_from(head)
-    part, (first, valid, payload, created, expires, planes) = rest[:4], rest[4:]
+    part, (first, valid, payload, created, expires, planes) = tuple(rest[:4]), rest[4:]
     if (magic, version, size, codec) != (_MAGIC, FORM_VERSION, HEADER_BYTES, _CODEC_NONE):
         raise FormError(f"a record of version {version} and codec {codec} is not one that this version reads")
     if kind >= len(_KINDS) or planes > _PLANES_MAX:
         raise FormError(f"kind {kind} with {planes} planes is unknown to this version")
-    form = Form(planes=tuple(_read_plane(head, index) for index in range(planes)), part=Part(*part))
+    form = _read_form(part, head[_FIXED.size : _FIXED.size + planes * _PLANE.size])
     if form.payload_bytes != payload:
         raise FormError(f"a payload of {payload} bytes does not hold planes of {form.payload_bytes}")
     return Header(
@@ -211,7 +211,7 @@ def check_record(record: memoryview, *, key: BlockKey, tenant: TenantTag, form: 
         raise FormError("it holds another block than the one asked for")
     if header.tenant != tenant:
         raise FormError("it belongs to another tenant")
-    if form is not None and header.form != form:
+    if form is not None and header.form is not form and header.form != form:
         raise FormError(f"its form is {header.form}, not {form}")
     if record.nbytes != header.form.record_bytes:
         raise FormError(f"it is {record.nbytes} bytes long, its header says {header.form.record_bytes}")
@@ -220,8 +220,15 @@ def check_record(record: memoryview, *, key: BlockKey, tenant: TenantTag, form: 
     return header
 
 
-def _read_plane(head: memoryview, index: int) -> Plane:
-    name, dtype, dims, *shape = _PLANE.unpack_from(head, _FIXED.size + index * _PLANE.size)
+@lru_cache(maxsize=64)
+def _read_form(part: tuple[int, int, int, int], planes: bytes) -> Form:
+    """The form that some bytes describe; a tier has few, and each of them in many records."""
+    count = len(planes) // _PLANE.size
+    return Form(planes=tuple(_read_plane(planes, index) for index in range(count)), part=Part(*part))
+
+
+def _read_plane(planes: bytes, index: int) -> Plane:
+    name, dtype, dims, *shape = _PLANE.unpack_from(planes, index * _PLANE.size)
     if dtype >= len(_DTYPES) or dims > _DIMS:
         raise FormError(f"plane {index} has dtype {dtype} and {dims} dimensions, unknown to this version")
     try:

@@ -1,6 +1,7 @@
 """Threads that do jobs: a few per tier, and a bounded queue per lane, so that a hung tier hangs only its own.
 
     tier    ask: 1 thread    read: some threads    change: 1 thread, so that deletions and writes keep their order
+            (read: 1 thread where records are looked at in place, since those would only wait for each other)
     stamping: 1 thread of its own
 
 Threads are daemons: what hangs for ever in a tier does not keep the process alive.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from kvist.fabric.carry import Reach, carry
 from kvist.fabric.jobs import Job, Lane, Report, Skipped, StampJob, lane_of
 from kvist.fabric.messages import Ticket
+from kvist.tiers.ports import Lender
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +26,8 @@ class MoverSettings:
     """Bounds of the movers.
 
     Attributes:
-        read_threads: per tier.
+        read_threads: per tier that has to fetch. Looking at lent records is all computing, in short calls that give up
+            the interpreter's lock: two threads that do so pass it to and fro, and the engine's thread gets it seldom.
         queue_jobs: jobs that may wait in one lane of one tier.
     """
 
@@ -39,12 +42,12 @@ class Movers:
         """Makes the lanes of every tier that can be reached; threads begin with `start`."""
         self._reach = reach
         settings = settings or MoverSettings()
-        threads: dict[Lane, int] = {"ask": 1, "read": settings.read_threads, "change": 1}
-        self._lanes = {
-            (tier, lane): _Queue(f"kvist-{tier}-{lane}", count, settings.queue_jobs)
-            for tier in reach.tiers
-            for lane, count in threads.items()
-        }
+        self._lanes: dict[tuple[str, Lane], _Queue] = {}
+        for name, tier in reach.tiers.items():
+            reading = 1 if isinstance(tier, Lender) else settings.read_threads
+            threads: dict[Lane, int] = {"ask": 1, "read": reading, "change": 1}
+            for lane, count in threads.items():
+                self._lanes[name, lane] = _Queue(f"kvist-{name}-{lane}", count, settings.queue_jobs)
         self._stamping = _Queue("kvist-stamp", 1, settings.queue_jobs)
         self._report: Callable[[Report], None] | None = None
 
