@@ -63,9 +63,10 @@ class FailingFiles:
         pieces: Sequence[Piece],
     ) -> Sequence[int]:
         self.calls.append(verb)
+        gate = self.gate  # whoever waits for `entered` may take it away for the calls after this one
         self.entered.set()
-        if self.gate is not None:
-            assert self.gate.wait(60), "nobody opened the gate"
+        if gate is not None:
+            assert gate.wait(60), "nobody opened the gate"
         found = [fault(index, piece) if fault else None for index, piece in enumerate(pieces)]
         parts = [self._part(piece, code) for piece, code in zip(pieces, found, strict=True)]
         moved = iter(call([part for part in parts if part is not None]))

@@ -147,8 +147,8 @@ class DiskTier:
             there = [(read, row) for read, row in pairs if row is not None and row.record_bytes == read.into.nbytes]
             codes = self._segments.read([Span(row.offset, read.into) for read, row in there])
             self._check_some_worked([code for code in codes if code != errno.ENODATA])
-            with self._lock:  # a row that has changed meanwhile says nothing about what was read
-                same = [self._rows.at(read.address) is row for read, row in there]
+            with self._lock:  # a record that was replaced meanwhile says nothing about what was read
+                same = [self._rows.number_at(read.address) == row.number for read, row in there]
             outcomes = iter([_read_outcome(code) if kept else _ABSENT for code, kept in zip(codes, same, strict=True)])
             return [_unread(read, row) or next(outcomes) for read, row in pairs]
 

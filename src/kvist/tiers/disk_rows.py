@@ -80,6 +80,11 @@ class Rows:
             return None
         return row if address.place == place_of(row) else None
 
+    def number_at(self, address: Address) -> int | None:
+        """Which write put the record there, whatever became of its pin and expiry since; None: it is not there."""
+        row = self.at(address)
+        return None if row is None else row.number
+
     def under(self, key: BlockKey) -> Row | None:
         """The row of a key, wherever it lies."""
         return self._rows.get(key)

@@ -44,6 +44,17 @@ def test_a_record_is_found_by_all_of_its_address() -> None:
         assert rows.at(other) is None
 
 
+def test_a_record_keeps_its_number_whatever_its_pin_and_expiry() -> None:
+    rows = rows_of(row(1, 4096, version=3))
+    at = Address(key=key_of(1), tenant=BLUE, place=Place(offset=4096, length=4096))
+    rows.change([row(1, 4096, version=3)], pinned=True, expires_unix_s=9.0)
+    assert rows.at(at) != row(1, 4096, version=3)
+    assert rows.number_at(at) == 3
+    rows.restore(row(1, 4096, version=4))
+    assert rows.number_at(at) == 4
+    assert rows.number_at(Address(key=key_of(1), tenant=BLUE)) is None
+
+
 def test_a_row_says_what_was_written_and_where() -> None:
     address = Address(key=key_of(1), tenant=BLUE, place=Place(offset=8192, length=8192))
     made = row_of(write_of(address, 600, 3, expires=7.0), 9)
