@@ -117,6 +117,9 @@ class NaiveBook:
             return True
         if expired(claim.expires_unix_s, now) or not 0 < length <= self.limits.extent_bytes or not self.extents():
             return True
+        others = [each for each in self.rows if each is not row]
+        if self.is_full(len(others)) and not any(row.evictable for row in self.rows):
+            return True
         mine = [row for row in self.rows if row.address.tenant == claim.tenant and not row.evictable]
         if quota is not None and sum(row.place.length for row in mine) + length > quota:
             return True
@@ -141,12 +144,21 @@ class NaiveBook:
             self.end(row, "evicted")
         if not self.has_room(length):
             self.follow_eviction(length, evicted)
+        elif self.is_full(len(self.rows)):
+            row = self.evict(evicted.pop(0))
+            assert row is next(each for each in self.rows if each.evictable), "evicted what was used later"
+            assert not evicted, "evicted more than one record for one"
+            self.end(row, "evicted")
         else:
             assert not evicted, "evicted although there was room"
         assert self.has_room(length)
         self.rows.append(NaiveRow(answer.address, claim.record_bytes, claim.expires_unix_s, writer=owner))
         assert (answer.address.key, answer.address.tenant) == (claim.key, claim.tenant)
         self.check_places()
+
+    def is_full(self, records: int) -> bool:
+        """Whether no more records than these are remembered."""
+        return self.limits.records_max is not None and records >= self.limits.records_max
 
     def evict(self, address: Address) -> NaiveRow:
         """The row that the books have evicted, which was allowed."""

@@ -58,8 +58,9 @@ class BookMachine(RuleBasedStateMachine):
         bytes_max=st.sampled_from([extents * EXTENT + 13 for extents in (2, 3, 4, 5, 3, 4)] + [0, 63, 64]),
         quota=st.sampled_from([None, 40, 120]),
         default=st.sampled_from([None, None, 100]),
+        records_max=st.sampled_from([None, None, 6, 9]),
     )
-    def start(self, bytes_max: int, quota: int | None, default: int | None) -> None:
+    def start(self, bytes_max: int, quota: int | None, default: int | None, records_max: int | None) -> None:
         own = {} if quota is None else {TENANTS[0]: quota}
         self.limits = BookLimits(
             bytes_max=bytes_max,
@@ -67,6 +68,7 @@ class BookMachine(RuleBasedStateMachine):
             alignment=4,
             tenant_bytes_max=own,
             tenant_bytes_default=default,
+            records_max=records_max,
         )
         self.book, self.model, self.now = Book(self.limits), NaiveBook(self.limits), 1000.0
         self.serial = 0
@@ -295,6 +297,8 @@ class BookMachine(RuleBasedStateMachine):
         place, tenant, quota = entry.address.place, entry.address.tenant, self.model.quota(entry.address.tenant)
         if expired(entry.expires_unix_s, self.now) or place is None or self.model.row(entry.address.key):
             return True
+        if self.model.is_full(len(self.model.rows)):
+            return True
         size, length = EXTENT, self.model.length(entry.record_bytes)
         if place.length != length or not 0 < length <= size or not 0 <= place.offset < len(self.model.extents()) * size:
             return True
@@ -320,6 +324,7 @@ class BookMachine(RuleBasedStateMachine):
         books = book.statistics()
         assert (books.stored, books.writing) == (model.stored, len(self.rows(written=True)))
         assert books.bytes_used == sum(row.place.length for row in model.rows) <= self.limits.bytes_max
+        assert self.limits.records_max is None or len(model.rows) <= self.limits.records_max
         gone = ("evicted", "expired", "purged", "quarantined", "lost")
         assert [getattr(books, cause) for cause in gone] == [model.gone[cause] for cause in gone]
 

@@ -128,6 +128,7 @@ def _open_disk(spec: DiskSpec, record_bytes: Sequence[int], clock: Clock) -> Ope
         bytes_max=disk.bytes_for_records,
         extent_bytes=disk.segment_bytes,
         alignment=disk.alignment,
+        records_max=disk.records_max,
         tenant_bytes_default=spec.tenant_bytes,
     )
     return OpenTier(

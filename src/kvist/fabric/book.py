@@ -11,7 +11,8 @@ again before that place is free.
 Laws:
     * stored = resident + evicted + expired + purged + quarantined + lost; each record leaves by one cause, once.
     * A record that is written or held keeps its place and its bytes; a pinned one is not evicted.
-    * Places never exceed `bytes_max`, nor a tenant's its quota; a tenant over its quota evicts only its own.
+    * Places never exceed `bytes_max`, nor records `records_max`, nor a tenant's places its quota; a tenant over its
+      quota evicts only its own.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from kvist.fabric.audit import audit_ledger, audit_rows
 from kvist.fabric.claims import BookLimits, BookStatistics, Cause, Claim, Refused, Reserved
 from kvist.fabric.messages import Ticket
 from kvist.fabric.policies import EvictionOrder, LongestUnused
+from kvist.fabric.quotas import Quotas
 from kvist.fabric.rows import Row
 from kvist.fabric.shelf import Shelf
 from kvist.fabric.space import Space
@@ -42,11 +44,11 @@ class Book:
         """Starts empty; `make_order` makes one order per class and tenant."""
         self._limits = limits
         self._space = Space(bytes_max=limits.bytes_max, extent_bytes=limits.extent_bytes, alignment=limits.alignment)
-        self._turns = Turns(self._space.extents, make_order, lambda tenant: self._quota(tenant) is not None)
+        self._quotas = Quotas(limits)
+        self._turns = Turns(self._space.extents, make_order, lambda tenant: self._quotas.of(tenant) is not None)
         self._rows: dict[BlockKey, Row] = {}
         self._at: dict[int, Row] = {}
         self._shelf = Shelf()
-        self._tenant_bytes: dict[TenantTag, int] = {}
         self._stored = self._resident = self._pinned = 0
         self._gone: dict[Cause, int] = dict.fromkeys(get_args(Cause), 0)
 
@@ -81,7 +83,7 @@ class Book:
             pinned=self._pinned,
             bytes_used=self._space.bytes_used,
             bytes_max=self._limits.bytes_max,
-            bytes_by_tenant=dict(self._tenant_bytes),
+            bytes_by_tenant=self._quotas.all_held(),
         )
 
     # ---- writing
@@ -90,7 +92,8 @@ class Book:
         """Finds a place for a record, evicting what may go.
 
         Of the same class the first in order goes, unless an extent of another class was last used before that one
-        was: then all of that extent goes. A tenant at its quota makes room among its own records first.
+        was: then all of that extent goes. A tenant at its quota makes room among its own records first. Where only
+        the record is one too many, the one goes that was used longest ago.
         """
         reason = self._why_not(claim, now_unix_s)
         if reason is not None:
@@ -101,11 +104,13 @@ class Book:
             evicted += self._remove(expired, "expired")
         length = self._space.length_of(claim.record_bytes)
         self._evict_for_quota(claim.tenant, length, evicted)
-        place = self._space.take(length)
-        if place is None:
+        if not self._space.has_room(length):
             self._evict_for_place(length, evicted)
-            place = self._space.take(length)
-            assert place is not None, f"no place of {length} bytes after {len(evicted)} evictions"
+        elif self._is_full(len(self._rows)):
+            first = min((self._rows[key] for key in self._turns.firsts()), key=lambda row: row.used)
+            evicted += self._remove(first, "evicted")
+        place = self._space.take(length)
+        assert place is not None, f"no place of {length} bytes after {len(evicted)} evictions"
         address = Address(key=claim.key, tenant=claim.tenant, place=place)
         self._enter(address, claim.record_bytes, claim.expires_unix_s, owner)
         return Reserved(address=address, evicted=tuple(evicted))
@@ -211,7 +216,7 @@ class Book:
         """Takes over what a tier says it has, once, before anything else is asked.
 
         Pinned ones first, then the youngest: of two that overlap or do not both fit, those stay. Each entry counts as
-        stored; what is not kept counts as expired, evicted (budget or quota), or lost (it cannot be right).
+        stored; what is not kept counts as expired, evicted (bounds or quota), or lost (it cannot be right).
 
         Returns:
             What the tier must delete.
@@ -246,7 +251,7 @@ class Book:
             "places differ"
         )
         audit_rows(rows, live)
-        audit_ledger(rows, self.statistics(), self._quota)
+        audit_ledger(rows, self.statistics(), self._quotas.of)
         self._space.audit(row.place for row in rows)
         self._turns.audit(rows)
         self._shelf.audit([row for row in rows if row.entry is not None and row.doomed is None])
@@ -265,11 +270,14 @@ class Book:
         never = self._space.why_never(claim.record_bytes)
         if never is not None:
             return never
+        if self._is_full(len(self._rows) - (row is not None)) and not self._turns.firsts():
+            return f"all {len(self._rows)} records that the tier can remember are held, pinned or being written"
         return self._why_no_room(claim.tenant, self._space.length_of(claim.record_bytes))
 
     def _why_no_room(self, tenant: TenantTag, length: int) -> str | None:
-        quota, turns = self._quota(tenant), self._turns
-        if quota is not None and self._bytes_of(tenant) - turns.bytes_of_tenant(tenant) + length > quota:
+        turns = self._turns
+        quota = self._quotas.of(tenant)
+        if quota is not None and self._quotas.exceeded(tenant, length - turns.bytes_of_tenant(tenant)):
             return f"the tenant's quota of {format_bytes(quota)} has no {length} bytes that may be evicted"
         if self._space.has_room(length) or turns.first_of_class(length) is not None:
             return None
@@ -277,9 +285,12 @@ class Book:
             return None
         return f"all {format_bytes(self._space.bytes_used)} in use are held, pinned or being written"
 
+    def _is_full(self, records: int) -> bool:
+        """Whether the tier can remember no more than so many records."""
+        return self._limits.records_max is not None and records >= self._limits.records_max
+
     def _evict_for_quota(self, tenant: TenantTag, length: int, evicted: list[Address]) -> None:
-        quota = self._quota(tenant)
-        while quota is not None and self._bytes_of(tenant) + length > quota:
+        while self._quotas.exceeded(tenant, length):
             evicted += self._remove(self._rows[self._turns.first_of_tenant(tenant, length)], "evicted")
 
     def _evict_for_place(self, length: int, evicted: list[Address]) -> None:
@@ -298,10 +309,9 @@ class Book:
             return "expired"
         if place is None or key in self._rows or place.length != self._space.length_of(entry.record_bytes):
             return "lost"
-        quota = self._quota(entry.address.tenant)
-        if quota is not None and self._bytes_of(entry.address.tenant) + place.length > quota:
+        if self._quotas.exceeded(entry.address.tenant, place.length):
             return "evicted"
-        if self._space.extent_of(place.offset) >= self._space.extents:
+        if self._is_full(len(self._rows)) or self._space.extent_of(place.offset) >= self._space.extents:
             return "evicted"
         return None if self._space.claim(place) is None else "lost"
 
@@ -320,7 +330,7 @@ class Book:
             writer=writer,
         )
         self._rows[address.key] = self._at[place.offset] = row
-        self._tenant_bytes[address.tenant] = self._bytes_of(address.tenant) + place.length
+        self._quotas.change(address.tenant, place.length)
         self._turns.enter(row)
 
     def _list(self, row: Row, created_unix_s: float, *, pinned: bool) -> None:
@@ -377,20 +387,10 @@ class Book:
         """Gives back the place of a record that has left its turn."""
         self._space.give(row.place)
         del self._rows[row.key], self._at[row.place.offset]
-        left = self._tenant_bytes[row.tenant] - row.place.length
-        if left:
-            self._tenant_bytes[row.tenant] = left
-        else:
-            del self._tenant_bytes[row.tenant]
+        self._quotas.change(row.tenant, -row.place.length)
 
     def _written(self, key: BlockKey, owner: Ticket) -> Row:
         row = self._rows.get(key)
         assert row is not None, f"nothing is being written under {key}"
         assert row.writer == owner, f"{owner} is not writing {key}"
         return row
-
-    def _quota(self, tenant: TenantTag) -> int | None:
-        return self._limits.tenant_bytes_max.get(tenant, self._limits.tenant_bytes_default)
-
-    def _bytes_of(self, tenant: TenantTag) -> int:
-        return self._tenant_bytes.get(tenant, 0)

@@ -24,6 +24,7 @@ class BookLimits:
         alignment: of offsets and lengths.
         tenant_bytes_max: of the places of one tenant, for tenants with a quota of their own.
         tenant_bytes_default: of every other tenant; None: only `bytes_max` bounds them.
+        records_max: that the tier can remember, however short they are; None: only bytes are scarce.
     """
 
     bytes_max: int
@@ -31,6 +32,7 @@ class BookLimits:
     alignment: int = 1
     tenant_bytes_max: Mapping[TenantTag, int] = field(default_factory=dict)
     tenant_bytes_default: int | None = None
+    records_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ does not evict. Three questions, each O(1):
     first_of_tenant    keeps a tenant within its quota at nobody else's expense
     oldest_extent      frees an extent for another class: the one whose last use is longest ago
 
+For a record that is one too many, whatever its length, `firsts` names the first of each class.
+
 An extent with one record that must stay is not among the extents.
 """
 
@@ -108,6 +110,10 @@ class Turns:
         """The first record with places of this length; None when none has a turn."""
         queue = self._classes.get(length)
         return queue.order.choose() if queue is not None and queue.count else None
+
+    def firsts(self) -> list[BlockKey]:
+        """The first record of each class that has one."""
+        return [queue.order.choose() for queue in self._classes.values() if queue.count]
 
     def first_of_tenant(self, tenant: TenantTag, length: int) -> BlockKey:
         """A tenant's first record: of this length if it has one, else of the length of which it has most.

@@ -63,14 +63,12 @@ class DiskStatistics(TierStatistics):
         bytes_allocated: of segment files, whether or not they hold records.
         direct: whether reads and writes bypass the system's cache.
         port: how they are made: "io_uring" or "preadv".
-        rows_lost: records in the index that were not on disk at the start.
         indexes_lost: 1 if the index could not be read at the start and all was forgotten.
     """
 
     bytes_allocated: int = 0
     direct: bool = False
     port: str = ""
-    rows_lost: int = 0
     indexes_lost: int = 0
 
 
@@ -80,6 +78,7 @@ class DiskTier:
     Attributes:
         bytes_for_records: what the budget leaves for places, [0, bytes_for_records) of which may be used.
         segment_bytes: no place may cross a multiple of it.
+        records_max: that may be there at once.
         alignment: of places.
         buffer_alignment: memory at multiples of it is read and written without a detour.
     """
@@ -103,6 +102,7 @@ class DiskTier:
         self._lock = threading.Lock()
         self._users = 1  # this object itself, until it is closed
         self._is_closed = False
+        self.records_max = settings.index.rows_max
         settings.segments(settings.segment_bytes_wanted)  # before anything is made
         try:
             with ExitStack() as opened:
@@ -124,7 +124,7 @@ class DiskTier:
         opened.callback(self._index.close)
         self._segments = Segments(directory.fd, settings.segments(self._index.segment_bytes), self._port)
         opened.callback(self._segments.close)
-        self._rows, self._rows_lost = load_rows(self._index, self._segments, settings.index.rows_max)
+        self._rows, self._records_lost = load_rows(self._index, self._segments, self.records_max)
         self._indexes_lost = int(lost)
 
     @property
@@ -200,7 +200,7 @@ class DiskTier:
                 bytes_allocated=self._segments.bytes_allocated,
                 direct=self._segments.granule != BUFFERED_GRANULE,
                 port=getattr(self._port, "name", type(self._port).__name__),
-                rows_lost=self._rows_lost,
+                records_lost=self._records_lost,
                 indexes_lost=self._indexes_lost,
             )
 
@@ -242,12 +242,11 @@ class DiskTier:
         refused: dict[int, str] = {}
         stale: dict[int, Row] = {}
         begun: list[int] = []
-        rows_max = self._settings.index.rows_max
         try:
             with self._lock, translated(tier=self._name):
                 for index, each in enumerate(writes):
-                    if len(self._rows) + len(begun) >= rows_max:
-                        refused[index] = f"the index has room for {rows_max} records"
+                    if len(self._rows) + len(begun) >= self.records_max:
+                        refused[index] = f"the index has room for {self.records_max} records"
                         continue
                     place = _place_of(each)
                     found = self._rows.begin(each.address.key, place)

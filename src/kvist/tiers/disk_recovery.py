@@ -11,7 +11,7 @@ from kvist.tiers.disk_settings import DiskSettings
 
 
 class Recovered(NamedTuple):
-    """Rows, and how many there were that nothing on disk stands for."""
+    """Rows, and how many there were besides: that nothing on disk stands for, or that there is no room for."""
 
     rows: Rows
     lost: int
@@ -40,19 +40,25 @@ def open_index(directory: Directory, settings: DiskSettings) -> tuple[Index, boo
 def load_rows(index: Index, segments: Segments, rows_max: int) -> Recovered:
     """Reads the rows whose records are on disk, and drops all others from the index.
 
+    Of more than `rows_max` those stay that are pinned, and then those that were written last.
+
     Raises:
         sqlite3.Error: the index cannot be read or changed.
     """
-    rows, wrong, lost = Rows(segments.limits.segment_bytes), [], 0
+    rows, lost = Rows(segments.limits.segment_bytes), 0
+    wrong: list[int] = []
     for row in list(index.rows()):
-        if isinstance(row, Row) and _is_true(row, segments) and len(rows) < rows_max:
+        if isinstance(row, Row) and _is_true(row, segments):
             replaced = rows.restore(row)
             wrong += [each.offset for each in replaced]
             lost += sum(each.key != row.key for each in replaced)  # the others were being replaced
         else:
             wrong.append(row.offset if isinstance(row, Row) else row)
             lost += 1
-    index.drop(wrong)
+    surplus = sorted(rows, key=lambda row: (row.pinned, row.number))[: max(0, len(rows) - rows_max)]
+    rows.remove(surplus)
+    index.drop([*wrong, *(row.offset for row in surplus)])
+    lost += len(surplus)
     return Recovered(rows, lost)
 
 

@@ -105,6 +105,7 @@ class Metered:
                 bytes_used=held.bytes_used,
                 bytes_max=held.bytes_max,
                 bytes_overhead=held.bytes_overhead,
+                records_lost=held.records_lost,
                 verbs=tuple(self._uses.values()),
             )
 

@@ -233,6 +233,7 @@ class TierStatistics:
         records, bytes_used: what it holds; None where only the store itself knows.
         bytes_max: the hard bound, all overhead included; None where it is the store's own.
         bytes_overhead: index, alignment and temporary files within bytes_used.
+        records_lost: that were stored by an earlier process, and at the start were not there or had no room.
         reads, writes, deletes: records, not calls; bytes_read, bytes_written: of records.
         damaged: reads that met something that was not the record.
         failures: calls that raised.
@@ -243,6 +244,7 @@ class TierStatistics:
     bytes_used: int | None = None
     bytes_max: int | None = None
     bytes_overhead: int = 0
+    records_lost: int = 0
     reads: int = 0
     writes: int = 0
     deletes: int = 0

@@ -79,7 +79,7 @@ def found(directory: Path, known: Sequence[Kept]) -> dict[int, Kept]:
         state[kept.number] = kept
     statistics = tier.statistics()
     assert (statistics.records, statistics.bytes_used) == (len(entries), len(entries) * PLACE_BYTES)
-    assert (statistics.rows_lost, statistics.indexes_lost) == (0, 0)
+    assert (statistics.records_lost, statistics.indexes_lost) == (0, 0)
     tier.close()
     return state
 

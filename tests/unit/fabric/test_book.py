@@ -343,3 +343,40 @@ def test_many_are_asked_for_at_once() -> None:
     assert book.have(NAMESPACE, GroupId(0), hashes, TENANT, NOW) == [number % 2 == 0 for number in range(60)]
     assert book.have(NAMESPACE, GroupId(1), hashes, TENANT, NOW) == [False] * 60
     assert book.have(NAMESPACE, GroupId(0), [], TENANT, NOW) == []
+
+
+class TestRecords:
+    """A tier remembers no more than so many records, however short they are."""
+
+    def test_one_too_many_evicts_the_one_used_longest_ago_whatever_its_length(self) -> None:
+        book = make(extents=4, records_max=3)
+        store(book, claim(1, 8), claim(2, 16), claim(3, 8))
+        book.touch(key(1))
+        assert store(book, claim(4, 32)) == [key(2)]
+        assert store(book, claim(5, 8)) == [key(3)]
+        assert stored(book) == {key(1), key(4), key(5)}
+
+    def test_records_that_are_all_needed_refuse_another(self) -> None:
+        book = make(extents=4, records_max=1)
+        store(book, claim(1))
+        book.pin(key(1), pinned=True)
+        assert "remember" in refusal(book, claim(2))
+        assert "remember" in refusal(make(records_max=0), claim(1))
+
+    def test_another_model_s_records_make_room_one_after_the_other(self) -> None:
+        """Whatever the lengths before and after, a tier that is full of records goes on storing."""
+        for before, after in ((8, 32), (32, 8), (8, 64), (16, 16)):
+            book = make(extents=6, records_max=6)
+            store(book, *(claim(number, before) for number in range(6)))
+            for number in range(100, 106):
+                store(book, claim(number, after))
+            assert stored(book) == {key(number) for number in range(100, 106)}, (before, after)
+
+    def test_of_those_that_were_left_the_youngest_stay(self) -> None:
+        old = make(extents=4)
+        store(old, *(claim(number, 8) for number in range(9)))
+        book = make(extents=4, records_max=4)
+        assert {address.key for address in book.restore(old.entries(), NOW)} == {key(number) for number in range(5)}
+        book.audit(())
+        books = book.statistics()
+        assert (books.stored, books.resident, books.evicted) == (9, 4, 5)

@@ -82,7 +82,7 @@ class TestRestart:
             expect_found(tier, *writes[:4], *writes[5:])
             statistics = tier.statistics()
             assert (statistics.records, statistics.bytes_used) == (20, 20 * PLACE)
-            assert (statistics.rows_lost, statistics.indexes_lost) == (0, 0)
+            assert (statistics.records_lost, statistics.indexes_lost) == (0, 0)
 
     def test_a_segment_that_is_missing_or_short_takes_its_records_with_it(self, tmp_path: Path) -> None:
         writes = writes_of(80)  # over three segments
@@ -93,12 +93,12 @@ class TestRestart:
             file.truncate(3 * PLACE + 100)
         with opened(tmp_path) as tier:
             statistics = tier.statistics()
-            assert (statistics.rows_lost, statistics.records) == (32 + 29, 19)
+            assert (statistics.records_lost, statistics.records) == (32 + 29, 19)
             expect_found(tier, *writes[32:35], *writes[64:])
             assert list(tier.write(writes)) == [Stored()] * 80
             expect_found(tier, *writes)
         with opened(tmp_path) as tier:
-            assert tier.statistics().rows_lost == 0
+            assert tier.statistics().records_lost == 0
 
     def test_a_ruined_index_is_counted_and_begun_anew(self, tmp_path: Path) -> None:
         with opened(tmp_path) as tier:
@@ -116,7 +116,7 @@ class TestRestart:
             tier.write(writes)
         with opened(tmp_path, bytes_max=MIB) as tier:
             fits = tier.bytes_for_records // PLACE
-            assert tier.statistics().rows_lost == 170 - fits
+            assert tier.statistics().records_lost == 170 - fits
             expect_found(tier, *writes[:fits])
             assert bytes_on_disk(tmp_path / "tier") <= MIB
         with opened(tmp_path, bytes_max=4 * MIB) as tier:

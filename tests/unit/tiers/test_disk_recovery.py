@@ -76,11 +76,16 @@ def test_what_is_not_true_is_dropped_for_good(index: Index, segments: Segments, 
     assert list(index.rows()) == right
 
 
-def test_no_more_rows_are_taken_than_there_may_be(index: Index, segments: Segments) -> None:
-    index.put([row(number, number * 4 * KIB, number + 1) for number in range(10)])
+def test_of_more_rows_than_there_may_be_the_pinned_and_the_last_are_taken(index: Index, segments: Segments) -> None:
+    rows = [row(number, number * 4 * KIB, number + 1) for number in range(10)]
+    rows[2] = rows[2]._replace(pinned=True)
+    index.put(rows)
     found = load_rows(index, segments, 6)
-    assert (len(found.rows), found.lost) == (6, 4)
-    assert len(list(index.rows())) == 6
+    assert found.lost == 4
+    assert {each.number for each in found.rows} == {3, 6, 7, 8, 9, 10}
+    assert list(index.rows()) == [rows[2], *rows[5:]]
+    assert load_rows(index, segments, 0).lost == 6
+    assert list(index.rows()) == []
 
 
 def test_a_ruined_index_gives_way(directory: Directory, settings: DiskSettings, tmp_path: Path) -> None:
