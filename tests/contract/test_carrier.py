@@ -156,7 +156,7 @@ def test_every_kind_of_job_is_done_and_reported_once(desk: Desk) -> None:
     )
     assert isinstance(kept, Changed)
     assert list(kept.present) == [True, False]
-    listed = desk.do(ListJob(ticket=Ticket(6), tier=POOL, tenant=BLUE, first=0, most=9))
+    listed = desk.do(ListJob(ticket=Ticket(6), tier=POOL, tenant=BLUE, listing=Ticket(6), most=9))
     assert isinstance(listed, Listed)
     assert [entry.address for entry in listed.entries] == [address(1)]
     assert isinstance(desk.do(deletion(7)), Changed)
@@ -169,7 +169,7 @@ def test_a_load_that_comes_to_its_turn_too_late_never_begins(desk: Desk) -> None
 
 def test_a_tier_that_fails_and_a_job_that_makes_no_sense_are_reported(desk: Desk) -> None:
     desk.tier.close()
-    broken = desk.do(ListJob(ticket=Ticket(1), tier=POOL, tenant=None, first=0, most=1))
+    broken = desk.do(ListJob(ticket=Ticket(1), tier=POOL, tenant=None, listing=Ticket(1), most=1))
     assert isinstance(broken, Broken)
     assert isinstance(broken.error, TierError)
     nowhere = Buffer(region=RegionId("nowhere"), offset=0, length=SIZE)
@@ -195,7 +195,8 @@ def fill(desk: Desk) -> int:
 def test_a_lane_that_is_full_takes_no_more_and_changes_keep_their_order(desk: Desk) -> None:
     jobs = fill(desk)
     assert not desk.carrier.submit(deletion(99))
-    assert desk.carrier.submit(ListJob(ticket=Ticket(50), tier=POOL, tenant=None, first=0, most=1)), "another lane"
+    listing = ListJob(ticket=Ticket(50), tier=POOL, tenant=None, listing=Ticket(50), most=1)
+    assert desk.carrier.submit(listing), "another lane"
     desk.tier.open.set()
     reports = desk.settle(jobs + 1)
     changes = [report.ticket for report in reports if report.ticket != 50]

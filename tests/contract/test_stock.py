@@ -8,8 +8,8 @@ from fakes.stock import DRAM, PLACES, POOL, RECORD, STOCKS, WAIT_S, Trial, opene
 from fakes.tiers import BLUE, FUTURE_UNIX_S, RED
 from kvist.app.offline_stock import OfflineStock
 from kvist.base.errors import ConfigError
-from kvist.fabric.administration import Outcome
 from kvist.fabric.messages import TierName
+from kvist.fabric.outcome import Outcome
 from kvist.server.administration_ports import Stock
 from kvist.server.administration_stock import FabricStock
 

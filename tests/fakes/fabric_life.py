@@ -18,7 +18,7 @@ from kvist.fabric.jobs import Job, StampJob
 from kvist.fabric.messages import Offer, Plan, Room, Ticket
 
 STEP_S = 0.01
-_THREADS = {"ask": 1, "read": 2, "change": 1}
+_THREADS = {"ask": 1, "read": 2, "change": 1, "list": 1}
 
 Takes = Callable[[Job, Dice, float], float | None]
 """Seconds that a job takes, begun at some time; None: it hangs."""

@@ -14,10 +14,10 @@ from kvist.app.tiers import OpenTier
 from kvist.base.clock import Calendar, Clock
 from kvist.base.errors import ConfigError
 from kvist.blocks.keys import TenantTag
-from kvist.fabric.administration import Outcome
 from kvist.fabric.book import Book
 from kvist.fabric.claims import Claim, Reserved
 from kvist.fabric.messages import Ticket, TierBooks, TierName
+from kvist.fabric.outcome import Outcome
 from kvist.tiers.ports import Absent, Address, Damaged, Entry, Found, Read, Stored, Tier, Write
 
 _BATCH = 16

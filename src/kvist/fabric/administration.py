@@ -6,32 +6,23 @@ not done by then is told, and nothing is left half-done.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from contextlib import closing
 from typing import TypeVar
 
-from kvist.base.errors import ConfigError, TierError, TierTimeoutError, TierUnavailableError
+from kvist.base.errors import ConfigError, TierError
 from kvist.blocks.keys import BlockKey, TenantTag
-from kvist.fabric.control import Fabric, Inside
-from kvist.fabric.jobs import (
-    Answered,
-    Broken,
-    Changed,
-    FindJob,
-    Job,
-    KeepJob,
-    Listed,
-    ListJob,
-    Report,
-    Skipped,
-)
+from kvist.fabric.control import Fabric
+from kvist.fabric.jobs import Answered, Changed, FindJob, KeepJob, Report
 from kvist.fabric.loads import Errand
-from kvist.fabric.messages import Ticket, TierName
+from kvist.fabric.messages import TierName
+from kvist.fabric.orders import BATCH, Orders, state_of
+from kvist.fabric.outcome import Outcome
+from kvist.fabric.removing import Removing
 from kvist.fabric.tier_state import TierState
 from kvist.tiers.ports import Address, Entry
 
-_BATCH = 64
-"""Records per step."""
+_PART = 1024
+"""Records per part of a listing that is told as a whole."""
 
 Progress = Callable[[int, int], None]
 """Told how many records are done, and of how many; 0 where nobody knows."""
@@ -41,36 +32,14 @@ def _quiet(done: int, of: int) -> None:
     """Tells nobody."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of the records that an operator named.
-
-    Attributes:
-        done: copied, moved, verified or removed, as was asked.
-        damaged, absent: found so, and taken out of the books.
-        left: not done: the tier failed, had no room, or time was over.
-    """
-
-    done: int = 0
-    damaged: int = 0
-    absent: int = 0
-    left: int = 0
-
-    def __add__(self, other: "Outcome") -> "Outcome":
-        return Outcome(
-            done=self.done + other.done,
-            damaged=self.damaged + other.damaged,
-            absent=self.absent + other.absent,
-            left=self.left + other.left,
-        )
-
-
 class Administration:
     """An operator's verbs over one fabric. Each may be called from any thread, several at once."""
 
     def __init__(self, fabric: Fabric) -> None:
         """Acts on this fabric."""
         self._fabric = fabric
+        self._orders = Orders(fabric)
+        self._removing = Removing(fabric, self._orders)
 
     def restore(self, tier: TierName, entries: Iterable[Entry], timeout_s: float) -> Outcome:
         """Takes over what a placed tier has from before, once, before anything is stored.
@@ -81,12 +50,12 @@ class Administration:
         """
         known = list(entries)
         with self._fabric.inside() as inside:
-            state = self._state(inside, tier)
+            state = state_of(inside, tier)
             if state.book is None:
                 raise ConfigError(f"{tier} keeps its own books; there is nothing to restore")
             refused = state.book.restore(known, inside.desk.calendar.now_unix_s())
             inside.writing.owe(state, refused)
-        self._deleted(tier, self._until(timeout_s))
+        self._orders.deleted(state, self._orders.until(timeout_s))
         return Outcome(done=len(known) - len(refused), absent=len(refused), left=len(state.undeleted))
 
     def entries(
@@ -103,14 +72,16 @@ class Administration:
         Raises:
             TierError: a keyed tier could not be asked in time.
         """
-        with self._fabric.inside() as inside:
-            state = self._state(inside, tier)
-            if state.book is not None:
-                return list(islice(state.book.entries(tenant), first, first + most))
-        listed = self._ask(
-            state, lambda ticket: ListJob(ticket=ticket, tier=tier, tenant=tenant, first=first, most=most), timeout_s
-        )
-        return listed.entries if isinstance(listed, Listed) else ()
+        state, end = self._orders.state(tier), first + most
+        found: list[Entry] = []
+        with closing(
+            self._orders.parts(state, tenant, self._orders.until(timeout_s), max(1, min(end, _PART)))
+        ) as parts:
+            for part in parts:
+                found += part
+                if len(found) >= end:
+                    break
+        return found[first:end]
 
     def where(self, key: BlockKey, tenant: TenantTag, timeout_s: float) -> Mapping[TierName, Entry | None]:
         """Which tiers have a record; a keyed one only says that it does.
@@ -134,9 +105,9 @@ class Administration:
 
     def pin(self, tier: TierName, entries: Sequence[Entry], *, pinned: bool, timeout_s: float) -> Outcome:
         """Keeps records from being evicted, or lets them again. In a keyed tier a pinned record does not expire."""
-        until_s = self._until(timeout_s)
+        until_s = self._orders.until(timeout_s)
         with self._fabric.inside() as inside:
-            state = self._state(inside, tier)
+            state = state_of(inside, tier)
             expires = inside.desk.settings.policies.retention.expires_unix_s(inside.desk.calendar.now_unix_s())
         outcome = Outcome()
         for group, batch in _batches(entries, lambda entry: entry.expires_unix_s):
@@ -153,7 +124,7 @@ class Administration:
         progress: Progress = _quiet,
     ) -> Outcome:
         """Copies records from one tier to another; those that are there already count as done."""
-        until_s = self._until(timeout_s)
+        until_s = self._orders.until(timeout_s)
         outcome, seen = Outcome(), 0
         for _, batch in _batches(entries, lambda entry: entry.address.tenant):
             outcome += self._read(source, target, batch, until_s)
@@ -170,22 +141,26 @@ class Administration:
         progress: Progress = _quiet,
     ) -> Outcome:
         """Copies records, and then removes those that have arrived from where they were."""
-        until_s = self._until(timeout_s)
-        outcome = self.copy(source, target, entries, timeout_s, progress)
-        with self._fabric.inside() as inside:
-            state, now_unix_s = self._state(inside, target), inside.desk.calendar.now_unix_s()
-            arrived = [entry for entry in entries if state.has(entry.address.key, now_unix_s)]
-        self._remove(source, arrived, until_s)
+        until_s = self._orders.until(timeout_s)
+        outcome, here, there = Outcome(), self._orders.state(source), self._orders.state(target)
+        for first in range(0, len(entries), BATCH):
+            batch = entries[first : first + BATCH]
+            outcome += self.copy(source, target, batch, self._orders.left_s(until_s))
+            with self._fabric.inside() as inside:
+                now_unix_s = inside.desk.calendar.now_unix_s()
+                arrived = [each.address for each in batch if there.has(each.address.key, now_unix_s)]
+            self._removing.remove(here, arrived, until_s)
+            progress(first + len(batch), len(entries))
         return outcome
 
     def purge(self, tenant: TenantTag | None, timeout_s: float, progress: Progress = _quiet) -> Outcome:
         """Removes all records, or those of one tenant, from every tier."""
-        until_s = self._until(timeout_s)
+        until_s = self._orders.until(timeout_s)
         outcome = Outcome()
         with self._fabric.inside() as inside:
-            names = [tier.name for tier in inside.desk.tiers]
-        for name in names:
-            outcome += self._purge(name, tenant, until_s)
+            tiers = list(inside.desk.tiers)
+        for tier in tiers:
+            outcome += self._removing.purge(tier, tenant, until_s)
             progress(outcome.done, outcome.done + outcome.left)
         return outcome
 
@@ -193,58 +168,52 @@ class Administration:
         self, tier: TierName, *, tenant: TenantTag | None = None, timeout_s: float, progress: Progress = _quiet
     ) -> Outcome:
         """Reads every record of a tier and proves it; what is damaged or missing is taken out."""
-        until_s = self._until(timeout_s)
-        outcome, first = Outcome(), 0
-        while batch := self.entries(tier, tenant=tenant, first=first, most=_BATCH, timeout_s=self._left_s(until_s)):
-            for _, part in _batches(batch, lambda entry: entry.address.tenant):
-                outcome += self._read(tier, None, part, until_s)
-            progress(outcome.done + outcome.damaged + outcome.absent, 0)
-            first = outcome.done + outcome.left  # what was taken out is no longer listed
-            if self._left_s(until_s) <= 0:
-                break
-        self._deleted(tier, until_s)
+        until_s = self._orders.until(timeout_s)
+        outcome, state = Outcome(), self._orders.state(tier)
+        with closing(self._orders.parts(state, tenant, until_s)) as parts:
+            for part in parts:
+                for _, batch in _batches(part, lambda entry: entry.address.tenant):
+                    outcome += self._read(tier, None, batch, until_s)
+                progress(outcome.done + outcome.damaged + outcome.absent, 0)
+                if self._orders.left_s(until_s) <= 0:
+                    break
+        self._orders.deleted(state, until_s)
         return outcome
 
     def remove(self, tier: TierName, entries: Sequence[Entry], timeout_s: float) -> Outcome:
         """Removes records from one tier, pinned or not; what is being read goes when that ends."""
-        return self._remove(tier, entries, self._until(timeout_s))
+        addresses = [entry.address for entry in entries]
+        return self._removing.remove(self._orders.state(tier), addresses, self._orders.until(timeout_s))
 
     def purge_tier(self, tier: TierName, tenant: TenantTag | None, timeout_s: float) -> Outcome:
         """Removes all records of a tier, or those of one tenant; what is being written goes when that ends."""
-        return self._purge(tier, tenant, self._until(timeout_s))
+        return self._removing.purge(self._orders.state(tier), tenant, self._orders.until(timeout_s))
 
     def verify_entries(self, tier: TierName, entries: Sequence[Entry], timeout_s: float) -> Outcome:
         """Reads some records of a tier and proves them; what is damaged or missing is taken out."""
-        until_s = self._until(timeout_s)
+        until_s = self._orders.until(timeout_s)
         outcome = Outcome()
         for _, batch in _batches(entries, lambda entry: entry.address.tenant):
             outcome += self._read(tier, None, batch, until_s)
-        self._deleted(tier, until_s)
+        self._orders.deleted(self._orders.state(tier), until_s)
         return outcome
 
     # ---- steps
 
-    def _deleted(self, tier: TierName, until_s: float) -> None:
-        """Waits until a tier has forgotten what it must, or the time is over."""
-        with self._fabric.inside() as inside:
-            state = self._state(inside, tier)
-            inside.writing.flush(state)
-        self._fabric.until(lambda: not state.undeleted, self._left_s(until_s))
-
     def _read(self, source: TierName, target: TierName | None, entries: Sequence[Entry], until_s: float) -> Outcome:
         """Reads some records of one tenant, and writes them to the target if there is one."""
         with self._fabric.inside() as inside:
-            to = None if target is None else self._state(inside, target)
+            to = None if target is None else state_of(inside, target)
             now_unix_s = inside.desk.calendar.now_unix_s()
             wanted = [each for each in entries if to is None or not to.has(each.address.key, now_unix_s)]
             if not wanted:
                 return Outcome(done=len(entries))
             errand = Errand(target=to)
-            load = inside.loading.run(errand, wanted, self._state(inside, source), until_s)
+            load = inside.loading.run(errand, wanted, state_of(inside, source), until_s)
             writing = inside.writing
         keys = [entry.address.key for entry in wanted]
         self._fabric.until(
-            lambda: load.is_over and (to is None or not writing.writes_any(to, keys)), self._left_s(until_s)
+            lambda: load.is_over and (to is None or not writing.writes_any(to, keys)), self._orders.left_s(until_s)
         )
         with self._fabric.inside() as inside:
             inside.loading.drop(load.ticket)
@@ -261,12 +230,24 @@ class Administration:
     def _pin(
         self, state: TierState, entries: Sequence[Entry], until_s: float, *, pinned: bool, expires_unix_s: float | None
     ) -> Outcome:
-        """Books first when pinning, the tier first when not: a record that a tier thinks pinned is so in the books."""
+        """Books first when pinning, the tier first when not: a record that a tier thinks pinned is so in the books.
+
+        A tier that is late may still do it, and the books follow. One whose answer is lost may keep a pin that the
+        books do not know: they learn of it when they are made anew.
+        """
         addresses = tuple(entry.address for entry in entries)
+        done_late: list[Report] = []
+
+        def late(report: Report) -> None:
+            if isinstance(report, Changed) and state.book is not None:
+                done_late.append(report)
+                for address in addresses:
+                    state.book.pin(address.key, pinned=pinned)
+
         if pinned:
             self._pin_in_book(state, addresses, pinned=True)
         try:
-            report = self._ask(
+            report = self._orders.ask(
                 state,
                 lambda ticket: KeepJob(
                     ticket=ticket,
@@ -275,11 +256,14 @@ class Administration:
                     pinned=pinned,
                     expires_unix_s=expires_unix_s,
                 ),
-                self._left_s(until_s),
+                self._orders.left_s(until_s),
+                late,
             )
         except TierError:
-            if pinned:
-                self._pin_in_book(state, addresses, pinned=False)
+            with self._fabric.inside():
+                for entry in entries if pinned and not done_late and state.book is not None else ():
+                    assert state.book is not None
+                    state.book.pin(entry.address.key, pinned=entry.pinned)
             return Outcome(left=len(entries))
         if not pinned:
             self._pin_in_book(state, addresses, pinned=False)
@@ -292,46 +276,9 @@ class Administration:
                 for address in addresses:
                     state.book.pin(address.key, pinned=pinned)
 
-    def _purge(self, name: TierName, tenant: TenantTag | None, until_s: float) -> Outcome:
-        with self._fabric.inside() as inside:
-            state = self._state(inside, name)
-        if state.book is not None:
-            entries = list(self.entries(name, tenant=tenant, most=state.book.statistics().resident))
-            with self._fabric.inside() as inside:
-                inside.writing.owe(state, state.book.purge(tenant))
-            self._deleted(name, until_s)
-            return Outcome(done=len(entries) - len(state.undeleted), left=len(state.undeleted))
-        outcome = Outcome()
-        while self._left_s(until_s) > 0:
-            try:
-                batch = self.entries(name, tenant=tenant, most=_BATCH, timeout_s=self._left_s(until_s))
-            except TierError:
-                return outcome + Outcome(left=1)
-            if not batch:
-                break
-            removed = self._remove(name, batch, until_s)
-            outcome += removed
-            if removed.left:
-                break
-        return outcome
-
-    def _remove(self, name: TierName, entries: Sequence[Entry], until_s: float) -> Outcome:
-        with self._fabric.inside() as inside:
-            state = self._state(inside, name)
-            for entry in entries:
-                if state.book is not None:
-                    inside.writing.owe(state, state.book.remove(entry.address.key))
-                else:
-                    state.tally.purged += 1
-                    state.known.discard(entry.address.key)
-                    inside.writing.owe(state, (entry.address,))
-        self._deleted(name, until_s)
-        left = sum(entry.address in state.undeleted for entry in entries)
-        return Outcome(done=len(entries) - left, left=left)
-
     def _is_in(self, state: TierState, key: BlockKey, tenant: TenantTag, timeout_s: float) -> bool:
         groups = ((key.group, (key.hash,)),)
-        report = self._ask(
+        report = self._orders.ask(
             state,
             lambda ticket: FindJob(
                 ticket=ticket, tier=state.name, tenant=tenant, namespace=key.namespace, groups=groups
@@ -339,43 +286,6 @@ class Administration:
             timeout_s,
         )
         return isinstance(report, Answered) and report.found[0][0]
-
-    def _ask(self, state: TierState, make_job: Callable[[Ticket], Job], timeout_s: float) -> Report:
-        """Has a job done, and waits for it.
-
-        Raises:
-            TierError: it failed, or not in time.
-        """
-        reports: list[Report] = []
-        with self._fabric.inside() as inside:
-            job = make_job(inside.desk.dispatch.new_ticket())
-            if not inside.desk.dispatch.send(job, state, reports.append, now_s=inside.desk.clock.now_s()):
-                raise TierUnavailableError("it is left alone because it failed, or has too much to do", tier=state.name)
-        if not self._fabric.until(lambda: bool(reports), timeout_s):
-            with self._fabric.inside() as inside:
-                inside.desk.dispatch.withdraw(job.ticket, inside.desk.clock.now_s())
-            raise TierTimeoutError(f"no answer within {timeout_s:g} s", tier=state.name)
-        report = reports[0]
-        if isinstance(report, Broken):
-            raise report.error if isinstance(report.error, TierError) else TierError(str(report.error), tier=state.name)
-        if isinstance(report, Skipped):
-            raise TierUnavailableError("it is closing", tier=state.name)
-        return report
-
-    @staticmethod
-    def _state(inside: Inside, name: TierName) -> TierState:
-        state = inside.desk.by_name.get(name)
-        if state is None:
-            raise ConfigError(f"there is no tier called {name!r}; there are {', '.join(inside.desk.by_name)}")
-        return state
-
-    def _until(self, timeout_s: float) -> float:
-        with self._fabric.inside() as inside:
-            return inside.desk.clock.now_s() + timeout_s
-
-    def _left_s(self, until_s: float) -> float:
-        with self._fabric.inside() as inside:
-            return max(0.0, until_s - inside.desk.clock.now_s())
 
 
 Field = TypeVar("Field")
@@ -387,5 +297,5 @@ def _batches(entries: Sequence[Entry], field: Callable[[Entry], Field]) -> Itera
     for entry in entries:
         by_field.setdefault(field(entry), []).append(entry)
     for value, group in by_field.items():
-        for first in range(0, len(group), _BATCH):
-            yield value, group[first : first + _BATCH]
+        for first in range(0, len(group), BATCH):
+            yield value, group[first : first + BATCH]

@@ -6,7 +6,7 @@ with a seed, in a simulation. Whatever happens ends in a report.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import assert_never
 
@@ -34,6 +34,7 @@ from kvist.fabric.jobs import (
     StoreJob,
     Written,
 )
+from kvist.fabric.listings import Listings
 from kvist.fabric.messages import TierName
 from kvist.tiers.ports import Address, Found, Lender, Read, ReadOutcome, Tier, Write
 from kvist.tiers.regions import Regions
@@ -50,11 +51,13 @@ class Reach:
         tiers: by name.
         regions: shared memory.
         clock: measures how long the tiers take.
+        listings: those that have begun and not ended.
     """
 
     tiers: Mapping[TierName, Tier]
     regions: Regions
     clock: Clock
+    listings: Listings = field(default_factory=Listings)
 
 
 def carry(job: Job, reach: Reach) -> Report:
@@ -81,7 +84,7 @@ def _do(job: Job, reach: Reach) -> Report:
         case DeleteJob() | KeepJob():
             return _change(job, reach.tiers[job.tier])
         case ListJob():
-            return _list(job, reach.tiers[job.tier])
+            return Listed(ticket=job.ticket, entries=reach.listings.part(job, reach.tiers[job.tier]))
         case _:
             assert_never(job)
 
@@ -98,11 +101,6 @@ def _change(job: DeleteJob | KeepJob, tier: Tier) -> Report:
     else:
         present = tier.keep(job.addresses, pinned=job.pinned, expires_unix_s=job.expires_unix_s)
     return Changed(ticket=job.ticket, present=tuple(present))
-
-
-def _list(job: ListJob, tier: Tier) -> Report:
-    entries = islice(tier.entries(job.tenant), job.first, job.first + job.most)
-    return Listed(ticket=job.ticket, entries=tuple(entries))
 
 
 def _find(job: FindJob, reach: Reach) -> Report:

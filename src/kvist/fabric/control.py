@@ -64,6 +64,7 @@ class Inside:
 
     desk: Desk
     writing: Writing
+    storing: Storing
     loading: Loading
 
 
@@ -274,7 +275,7 @@ class Fabric:
     def inside(self) -> Iterator[Inside]:
         """The parts, under the lock; for `kvist.fabric.administration`, which must not keep them."""
         with self._turn():
-            yield Inside(desk=self._desk, writing=self._writing, loading=self._loading)
+            yield Inside(desk=self._desk, writing=self._writing, storing=self._storing, loading=self._loading)
 
     def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Sleeps until a report makes a condition over the parts true, or so long; whether it is true."""

@@ -1,7 +1,8 @@
 """Sends jobs and takes their reports: knows who waits for which, how each tier is doing, and which one hangs.
 
 Every job that was sent is here until its report has come; only then is what it holds given up. A lane that has jobs and
-ends none for `stall_s` is hung: its breaker opens, and the jobs that wait there are taken back.
+ends none for `stall_s` is hung: its breaker opens, and the jobs that wait there are taken back. Not so a lane of
+listings: going through a large tier takes as long as it takes, and whoever waits for it has a time-out.
 """
 
 from collections.abc import Callable
@@ -24,13 +25,17 @@ class _Traffic:
 
     tier: TierState
     breaker: Breaker
-    changes: bool
+    lane: Lane
     jobs: dict[Ticket, "_Sent"] = field(default_factory=dict)
     progress_s: float = 0.0
 
+    def stands_still(self, now_s: float, longest_s: float) -> bool:
+        """Whether it has ended nothing for so long, and should have."""
+        return self.lane != "list" and bool(self.jobs) and now_s - self.progress_s >= longest_s
+
     def holds(self, more: int) -> None:
         """The lane's jobs keep so many more bytes of staging busy."""
-        if self.changes:
+        if self.lane == "change":
             self.tier.bytes_writing += more
         else:
             self.tier.bytes_reading += more
@@ -131,7 +136,7 @@ class Dispatch:
             return
         self._watch_s = now_s + self._stall_s / 8
         for traffic in list(self._lanes.values()):
-            if traffic.jobs and now_s - traffic.progress_s >= self._stall_s:
+            if traffic.stands_still(now_s, self._stall_s):
                 self._open(traffic, now_s)
 
     def starved(self) -> None:
@@ -140,11 +145,12 @@ class Dispatch:
 
     def next_watch_s(self) -> float | None:
         """When a lane may be found to hang; None: there are no jobs."""
-        return min((each.progress_s + self._stall_s for each in self._lanes.values() if each.jobs), default=None)
+        watched = (each for each in self._lanes.values() if each.jobs and each.lane != "list")
+        return min((each.progress_s + self._stall_s for each in watched), default=None)
 
     def _blame_for_staging(self, now_s: float) -> None:
         """Of the tiers whose jobs do not get on, the one that holds most of it is to blame."""
-        slow = [each for each in self._lanes.values() if each.jobs and now_s - each.progress_s >= self._stall_s / 4]
+        slow = [each for each in self._lanes.values() if each.stands_still(now_s, self._stall_s / 4)]
         if slow:
             self._open(max(slow, key=lambda each: sum(sent.nbytes for sent in each.jobs.values())), now_s)
 
@@ -165,9 +171,10 @@ class Dispatch:
         lane = lane_of(job)
         traffic = self._lanes.get((tier.name, lane))
         if traffic is None:
-            changes = lane == "change"
-            breaker = {"ask": tier.asks, "read": tier.reads, "change": tier.writes}[lane]
-            traffic = self._lanes[tier.name, lane] = _Traffic(tier=tier, breaker=breaker, changes=changes)
+            breakers: dict[Lane, Breaker] = {"ask": tier.asks, "read": tier.reads, "change": tier.writes}
+            # A listing that fails is no reason to leave the tier alone otherwise.
+            breaker = breakers.get(lane) or Breaker()
+            traffic = self._lanes[tier.name, lane] = _Traffic(tier=tier, breaker=breaker, lane=lane)
         return traffic
 
 

@@ -2,8 +2,8 @@
 
 Each job names one tier (stamping none) and carries a ticket of its own, under which exactly one report comes back,
 whatever happens. Buffers are places in shared memory. Lanes keep apart what must not wait for each other: questions,
-reads, and everything that changes a tier. The last is one queue with one thread, so that a place is never written
-before what was there has been deleted.
+reads, an operator's listings, and everything that changes a tier. The last is one queue with one thread, so that a
+place is never written before what was there has been deleted.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from kvist.fabric.messages import Ticket, TierName
 from kvist.tiers.ports import Address, Entry, ReadOutcome, WriteOutcome
 from kvist.tiers.regions import Buffer
 
-Lane = Literal["ask", "read", "change"]
+Lane = Literal["ask", "read", "change", "list"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +100,17 @@ class KeepJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListJob:
-    """Lists entries [first, first + most) of a tier."""
+    """Lists the next entries of a tier, at most so many; a tier is gone through once for all of a listing's parts.
+
+    Attributes:
+        listing: the ticket of the job that began it: this one, or an earlier one.
+        most: 0 ends the listing; a part that is not full has ended it.
+    """
 
     ticket: Ticket
     tier: TierName
     tenant: TenantTag | None
-    first: int
+    listing: Ticket
     most: int
 
 
@@ -185,7 +190,9 @@ def lane_of(job: Job) -> Lane:
     match job:
         case FindJob():
             return "ask"
-        case LoadJob() | ListJob():
+        case LoadJob():
             return "read"
+        case ListJob():
+            return "list"
         case _:
             return "change"

@@ -2,6 +2,7 @@
 
     tier    ask: 1 thread    read: some threads    change: 1 thread, so that deletions and writes keep their order
             (read: 1 thread where records are looked at in place, since those would only wait for each other)
+            list: 1 thread, because an operator may go through a tier for minutes
     stamping: 1 thread of its own
 
 Threads are daemons: what hangs for ever in a tier does not keep the process alive.
@@ -45,7 +46,7 @@ class Movers:
         self._lanes: dict[tuple[str, Lane], _Queue] = {}
         for name, tier in reach.tiers.items():
             reading = 1 if isinstance(tier, Lender) else settings.read_threads
-            threads: dict[Lane, int] = {"ask": 1, "read": reading, "change": 1}
+            threads: dict[Lane, int] = {"ask": 1, "read": reading, "change": 1, "list": 1}
             for lane, count in threads.items():
                 self._lanes[name, lane] = _Queue(f"kvist-{name}-{lane}", count, settings.queue_jobs)
         self._stamping = _Queue("kvist-stamp", 1, settings.queue_jobs)

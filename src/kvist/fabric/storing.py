@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from kvist.blocks.form import Header
-from kvist.blocks.keys import BlockKey
+from kvist.blocks.keys import BlockKey, TenantTag
 from kvist.fabric.desk import Desk
 from kvist.fabric.jobs import Report, Stamped, StampJob
-from kvist.fabric.messages import Declined, Offer, Room, Ticket
+from kvist.fabric.messages import Declined, Offer, Room, Ticket, TierName
 from kvist.fabric.parcels import Parcel, Subject, payload_of, staged_bytes
 from kvist.fabric.policies import Candidate
 from kvist.fabric.tier_state import TierState
@@ -36,6 +36,7 @@ class Storing:
         self._rooms: dict[Ticket, Parcel] = {}
         self._stamping: dict[Ticket, Parcel] = {}
         self._keys: set[BlockKey] = set()
+        self._refused: dict[Ticket, set[TierName]] = {}
         self._unsent = 0
         self.dropped = 0
         self.is_closing = False
@@ -86,6 +87,12 @@ class Storing:
         self.dropped += 1
         self._leave(parcel)
 
+    def refuse(self, tier: TierState, tenant: TenantTag | None) -> None:
+        """What has room or is being stamped, of all or of one tenant, is not to be written to a tier any more."""
+        for owner, parcel in (*self._rooms.items(), *self._stamping.items()):
+            if tenant in {None, parcel.subject.tenant}:
+                self._refused.setdefault(owner, set()).add(tier.name)
+
     def _why_not(self, subject: Subject) -> Literal["stored", "not admitted", "no tier", "busy"] | None:
         desk, key = self._desk, subject.key
         targets = self._targets(desk.clock.now_s())
@@ -127,7 +134,7 @@ class Storing:
                 del self._stamping[copy.parcel.owner]
             if isinstance(report, Stamped):
                 for tier in self._targets(desk.clock.now_s()):
-                    self._writing.write(tier, copies)
+                    self._writing.write(tier, [copy for copy in copies if self._goes_to(tier, copy)])
             else:
                 self.dropped += len(copies)
             self._leave_all(copies)
@@ -137,6 +144,9 @@ class Storing:
         else:
             self.dropped += len(copies)
             self._leave_all(copies)
+
+    def _goes_to(self, tier: TierState, copy: Copy) -> bool:
+        return tier.name not in self._refused.get(copy.parcel.owner, ())
 
     def _header(self, copy: Copy) -> Header:
         subject, block_tokens = copy.parcel.subject, self._desk.settings.block_tokens
@@ -156,5 +166,6 @@ class Storing:
 
     def _leave(self, parcel: Parcel) -> None:
         self._keys.discard(parcel.subject.key)
+        self._refused.pop(parcel.owner, None)
         self._unsent -= parcel.staged_bytes
         self._desk.parcels.leave(parcel, parcel.owner)

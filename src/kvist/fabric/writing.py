@@ -8,7 +8,7 @@ are done one after the other (`kvist.fabric.ports.Carrier`), so that what is owe
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from kvist.blocks.keys import BlockKey
+from kvist.blocks.keys import BlockKey, TenantTag
 from kvist.fabric.claims import Claim, Refused
 from kvist.fabric.desk import Desk
 from kvist.fabric.jobs import Changed, DeleteJob, Report, StoreJob, StoreOrder, Written
@@ -51,6 +51,14 @@ class Writing:
     def writes_any(self, tier: TierState, keys: Iterable[BlockKey]) -> bool:
         """Whether some of these records are being written to a tier."""
         return any((tier.name, key) in self._keys for key in keys)
+
+    def running_of(self, tier: TierState, tenant: TenantTag | None) -> list[Address]:
+        """What is being written to a tier, or what is one tenant's of it."""
+        return [
+            address
+            for (name, _), address in self._keys.items()
+            if name == tier.name and tenant in {None, address.tenant}
+        ]
 
     def write(self, tier: TierState, copies: Sequence[Copy]) -> None:
         """Writes those records that the tier does not have, as far as its books find places."""

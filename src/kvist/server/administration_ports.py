@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 
 from kvist.base.ids import TenantId, TokenId
 from kvist.blocks.keys import Namespace, TenantKey, TenantTag
-from kvist.fabric.administration import Outcome
 from kvist.fabric.messages import Decision, Source, TierBooks, TierName
+from kvist.fabric.outcome import Outcome
 from kvist.server.ports import Tokenizer
 from kvist.tiers.ports import Entry
 

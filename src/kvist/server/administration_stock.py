@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from kvist.blocks.keys import TenantTag
-from kvist.fabric.administration import Administration, Outcome
+from kvist.fabric.administration import Administration
 from kvist.fabric.control import Fabric
 from kvist.fabric.messages import TierBooks, TierName
+from kvist.fabric.outcome import Outcome
 from kvist.tiers.ports import Entry
 
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 from kvist.base.errors import KvistError, TierError
 from kvist.blocks.keys import tenant_tag
-from kvist.fabric.administration import Outcome
 from kvist.fabric.messages import TierName
+from kvist.fabric.outcome import Outcome
 from kvist.server.administration_bodies import (
     LOOK_S,
     CopyBody,

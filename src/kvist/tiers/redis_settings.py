@@ -64,7 +64,7 @@ class RedisSettings:
     key_file: Path | None = None
     connect_timeout_s: float = 1.0
     timeout_s: float = 5.0
-    connections_max: int = 4
+    connections_max: int = 5
     bytes_in_flight: int = 4 * 2**20
     prefix: str = "kvist"
 

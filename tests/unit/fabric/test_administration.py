@@ -8,9 +8,10 @@ from fakes.fabric import BLUE, NAMESPACE, RED, Rig, chain_of
 from kvist.base.errors import ConfigError, TierError, TierUnavailableError
 from kvist.base.ids import GroupId
 from kvist.blocks.keys import BlockKey
-from kvist.fabric.administration import Administration, Outcome
+from kvist.fabric.administration import Administration
 from kvist.fabric.messages import TierName
 from kvist.fabric.movers import Movers
+from kvist.fabric.outcome import Outcome
 from kvist.tiers.faulty import Fail, Fault, Flip, faulty
 from kvist.tiers.ports import Address, Entry, Tier, Verb
 

@@ -8,7 +8,7 @@ from fakes.tiers import DictTier
 from kvist.base.errors import KvistError, TierFullError, TierTimeoutError
 from kvist.fabric.carry import Reach
 from kvist.fabric.dispatch import Dispatch
-from kvist.fabric.jobs import Broken, Changed, DeleteJob, FindJob, Job, Report, Skipped
+from kvist.fabric.jobs import Broken, Changed, DeleteJob, FindJob, Job, ListJob, Report, Skipped
 from kvist.fabric.messages import Ticket, TierName
 from kvist.fabric.settings import TierSettings
 from kvist.fabric.tier_state import TierState
@@ -134,3 +134,23 @@ def test_a_job_is_blamed_once() -> None:
     assert post.tier.writes.state(0.0) == "closed"
     assert post.tier.writes.statistics(0.0).failures == 1
     post.dispatch.blame(Ticket(77), 0.0)
+
+
+def test_a_lane_of_listings_is_never_hung_and_takes_the_blame_for_nothing() -> None:
+    post = Post()
+    ticket = post.dispatch.new_ticket()
+    job = ListJob(ticket=ticket, tier=POOL, tenant=None, listing=ticket, most=9)
+    assert post.dispatch.send(job, post.tier, post.told.append, now_s=0.0)
+    post.movers.begin(job)
+    assert post.dispatch.next_watch_s() is None
+    for now_s in (1.0, 100.0, 10_000.0):
+        post.dispatch.starved()
+        post.dispatch.watch(now_s)
+    tier = post.tier
+    assert {each.state(10_000.0) for each in (tier.asks, tier.reads, tier.writes)} == {"closed"}
+    for _ in range(9):
+        ticket = post.dispatch.new_ticket()
+        again = ListJob(ticket=ticket, tier=POOL, tenant=None, listing=ticket, most=9)
+        if post.dispatch.send(again, post.tier, post.told.append, now_s=10_000.0):
+            post.dispatch.report(Broken(ticket=ticket, error=TierTimeoutError("late", tier="pool")), 10_000.0)
+    assert {each.state(10_000.0) for each in (tier.asks, tier.reads, tier.writes)} == {"closed"}

@@ -80,6 +80,7 @@ def test_threads_are_daemons_and_named_after_their_lane() -> None:
     assert sorted(thread.name for thread in threads) == [
         "kvist-odd-ask-0",
         "kvist-odd-change-0",
+        "kvist-odd-list-0",
         "kvist-odd-read-0",
         "kvist-odd-read-1",
     ]
