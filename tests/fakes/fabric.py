@@ -198,11 +198,14 @@ class Rig:
         )
 
     def store(
-        self, chain: Sequence[BlockHash], *, tenant: TenantTag = BLUE, groups: Sequence[int] = (0,)
+        self, chain: Sequence[BlockHash], *, tenant: TenantTag = BLUE, groups: Sequence[int] = (0,), first: int = 0
     ) -> list[Room]:
-        """Offers every block as an engine does, and stores those that there is room for; returns their rooms."""
+        """Offers every block as an engine does, and stores those that there is room for; returns their rooms.
+
+        The chain begins at the sequence's block `first`.
+        """
         rooms = []
-        for group, (index, block_hash) in itertools.product(groups, enumerate(chain)):
+        for group, (index, block_hash) in itertools.product(groups, enumerate(chain, first)):
             offer = Offer(tenant=tenant, group=GroupId(group), hash=block_hash, index=index)
             answer = self.fabric.offer(offer)
             if isinstance(answer, Room):

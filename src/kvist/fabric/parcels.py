@@ -82,6 +82,10 @@ class Parcels:
         """Of staging."""
         return self._staging.bytes_max
 
+    def can_ever_hold(self, record_bytes: int) -> bool:
+        """Whether a record would fit if staging were empty."""
+        return self._staging.why_never(record_bytes) is None
+
     def to_load(self, subject: Subject, load: Ticket) -> Parcel | None:
         """Bytes for a record that a load wants, or None while there is no room."""
         parcel = self._take(subject)

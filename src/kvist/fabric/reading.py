@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from kvist.base.ids import BlockHash
+from kvist.blocks.form import HEADER_BYTES
 from kvist.blocks.keys import BlockKey
 from kvist.fabric.desk import Desk
 from kvist.fabric.jobs import Loaded, LoadJob, LoadOrder, Report
@@ -41,15 +42,24 @@ class Reading:
                 self._look_elsewhere(load, item)
 
     def fetch(self, load: Load, tier: TierState, entries: Sequence[Entry]) -> None:
-        """Queues records as a tier lists them, whatever their model, for an errand."""
+        """Queues records as a tier lists them, whatever their model, for an errand.
+
+        What staging can never hold is left unread; what is shorter than a header is no record, and need not be read.
+        """
+        assert load.errand is not None, "only errands fetch"
         now_unix_s = self._desk.calendar.now_unix_s()
         for index, entry in enumerate(entries):
             key = entry.address.key
             known = key.namespace == self._desk.settings.namespace and key.group < len(self._desk.settings.forms)
             form = self._desk.settings.forms[key.group] if known else None
             item = Item(Want(key.group, index, tier.name), form, entry.record_bytes, key)
-            if not self._queue(load, item, tier, now_unix_s):
-                assert load.errand is not None, "only errands fetch"
+            if entry.record_bytes < HEADER_BYTES:
+                item.tier, item.address = tier, entry.address
+                self._judge(item, Damaged(reason=f"{entry.record_bytes} bytes are no record"))
+                load.errand.damaged += 1
+            elif not self._desk.parcels.can_ever_hold(entry.record_bytes):
+                load.errand.unread += 1
+            elif not self._queue(load, item, tier, now_unix_s):
                 load.errand.absent += 1
 
     def send_piece(self, load: Load, tier: TierState, now_s: float) -> bool:
@@ -156,7 +166,8 @@ class Reading:
             nbytes = sum(item.record_bytes for item in items)
             tier.speed = tier.speed.learned(nbytes, report.seconds, now_s=self._desk.clock.now_s())
         copies: list[Copy] = []
-        for item, outcome in zip(items, report.outcomes, strict=True):
+        for item, told in zip(items, report.outcomes, strict=True):
+            outcome = self._placed(load, item, told)
             if isinstance(outcome, Found):
                 self._arrive(load, item, outcome, copies)
             else:
@@ -185,6 +196,21 @@ class Reading:
                 parcel, item.parcel = item.parcel, None
                 self.give_back(load, item)
                 item.parcel = parcel
+
+    def _placed(self, load: Load, item: Item, outcome: ReadOutcome) -> ReadOutcome:
+        """What came, unless it is a block of another length or place in its sequence than the one that was wanted.
+
+        Nobody knows from where in a sequence an errand's records are, nor how long blocks of other models are.
+        """
+        header = outcome.header if isinstance(outcome, Found) else None
+        if header is None or item.form is None:
+            return outcome
+        block_tokens = self._desk.settings.block_tokens
+        first = header.first_position
+        right = first % block_tokens == 0 if load.errand is not None else first == item.want.index * block_tokens
+        if right and header.tokens_valid == block_tokens:
+            return outcome
+        return Damaged(reason=f"it holds {header.tokens_valid} tokens from position {first} on")
 
     def _judge(self, item: Item, outcome: ReadOutcome) -> None:
         """Takes what is not there, or not right, out of a tier."""

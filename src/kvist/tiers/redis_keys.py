@@ -14,7 +14,11 @@ from kvist.base.ids import BlockHash, GroupId
 from kvist.blocks.keys import BlockKey, Kind, Namespace, TenantTag
 from kvist.tiers.ports import Address
 
-_HEX = rb"((?:[0-9a-f]{2}){1,64})"
+_GROUPS = 2**16
+
+
+def _digits(count: int) -> bytes:
+    return rb"([0-9a-f]{%d})" % count
 
 
 class RedisKeys:
@@ -24,8 +28,10 @@ class RedisKeys:
         """Takes a prefix that `RedisSettings` has checked."""
         self._prefix = prefix
         kinds = "|".join(get_args(Kind)).encode()
+        tenant, namespace, block_hash = _digits(32), _digits(64), _digits(64)
         self._form = re.compile(
-            rb"%b:%b:%b:([0-9]{1,5}):(%b):%b" % (re.escape(prefix.encode()), _HEX, _HEX, kinds, _HEX)
+            rb"%b:%b:%b:(0|[1-9][0-9]{0,4}):(%b):%b"
+            % (re.escape(prefix.encode()), tenant, namespace, kinds, block_hash)
         )
 
     def encode(self, addresses: Sequence[Address]) -> list[bytes]:
@@ -44,9 +50,12 @@ class RedisKeys:
         return keys
 
     def decode(self, key: bytes) -> Address | None:
-        """Which record a key names; None: it is not one of ours."""
+        """Which record a key names; None: it is not one of ours.
+
+        A key is ours only as `encode` would write it: what is listed can then be deleted by its address.
+        """
         match = self._form.fullmatch(key)
-        if match is None:
+        if match is None or int(match[3]) >= _GROUPS:
             return None
         tenant, namespace, group, kind, block_hash = match.groups()
         return Address(

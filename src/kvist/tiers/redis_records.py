@@ -104,15 +104,18 @@ def is_of_another_type(reply: object) -> bool:
 
 
 def entry_of(address: Address, length: Reply, expires: Reply, stamp: Reply) -> Entry | None:
-    """A record as it is listed; None: it has gone, or is no record."""
+    """A record as it is listed; None: it has gone, or is none that Kvist wrote."""
     if not (isinstance(length, int) and isinstance(expires, int) and isinstance(stamp, bytes)):
         return None
     if len(stamp) != STAMP_BYTES or expires == _GONE:
         return None
+    (created,) = _STAMP.unpack(stamp)
+    if not math.isfinite(created):
+        return None
     return Entry(
         address=address,
         record_bytes=length - STAMP_BYTES,
-        created_unix_s=_STAMP.unpack(stamp)[0],
+        created_unix_s=created,
         expires_unix_s=None if expires in (_NO_END, _NEVER_MS) else expires / 1000,
         pinned=expires == _NO_END,
     )

@@ -43,7 +43,7 @@ def test_a_hit_of_256_blocks_costs_little_and_a_plan_of_8192_too() -> None:
     rig = Rig(staging_records=512, tier_records=9000)
     chain = chain_of("long", 8192)
     for first in range(0, len(chain), 128):
-        assert len(rig.store(chain[first : first + 128])) == 128
+        assert len(rig.store(chain[first : first + 128], first=first)) == 128
         rig.movers.do_all()
     gc.collect()
     gc.freeze()  # of what other tests have left, a collection would be counted here

@@ -43,7 +43,7 @@ class Watched:
 def rig() -> Iterator[Rig]:
     made = Rig(make_movers=Movers, tier_records=2 * MANY, staging_records=MANY)
     for first in range(0, MANY, 50):
-        made.store(chain_of("blue", MANY)[first : first + 50])
+        made.store(chain_of("blue", MANY)[first : first + 50], first=first)
         made.settle()
     yield made
     assert made.fabric.close(TIMEOUT_S)

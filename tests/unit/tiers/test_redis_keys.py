@@ -50,6 +50,45 @@ def test_other_prefixes_are_other_worlds() -> None:
     assert RedisKeys("k.ist").decode(KEYS.encode([address])[0]) is None
 
 
+SHA = "0f" * 32
+RIGHT = ("kvist", "a1" * 16, SHA, "0", "prefix", SHA)
+
+
+def of_parts(**changed: str) -> bytes:
+    names = ("kvist", "tenant", "namespace", "group", "kind", "hash")
+    return ":".join(changed.get(name, part) for name, part in zip(names, RIGHT, strict=True)).encode()
+
+
+@pytest.mark.parametrize("group", ["0", "1", "9", "10", "65535"])
+def test_what_names_a_record_is_written_in_one_way(group: str) -> None:
+    name = of_parts(group=group)
+    address = KEYS.decode(name)
+    assert address is not None
+    assert KEYS.encode([address]) == [name]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"group": group} for group in ("", "00", "00000", "01", "65536", "99999", "100000", "+1", "-1", "1_0", " 1")),
+        *(
+            {name: part}
+            for name in ("tenant", "namespace", "hash")
+            for part in ("", "0f", "0f" * 15, "0f" * 33, "0f" * 64)
+        ),
+        {"tenant": SHA},
+        {"namespace": "a1" * 16},
+        {"hash": "a1" * 16},
+        {"hash": SHA.upper()},
+        {"hash": SHA[:-1]},
+        {"hash": SHA + "\n"},
+        {"hash": SHA + ":"},
+    ],
+)
+def test_another_way_to_write_it_names_nothing(changed: dict[str, str]) -> None:
+    assert KEYS.decode(of_parts(**changed)) is None
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -1,6 +1,7 @@
 """The commands that carry records are what the protocol says."""
 
 import math
+import struct
 
 import pytest
 from hypothesis import given
@@ -59,7 +60,14 @@ def test_any_time_is_one_that_a_server_takes(expires_unix_s: float | None, milli
 
 
 @pytest.mark.parametrize(
-    "facts", [(0, -2, b""), (7, NEVER_MS, b"1234567"), (None, 1, b"12345678"), (608, None, b"12345678")]
+    "facts",
+    [
+        (0, -2, b""),
+        (7, NEVER_MS, b"1234567"),
+        (None, 1, b"12345678"),
+        (608, None, b"12345678"),
+        *((608, NEVER_MS, struct.pack("<d", stamp)) for stamp in (math.nan, -math.nan, math.inf, -math.inf)),
+    ],
 )
 def test_what_has_gone_or_is_no_record_is_not_listed(facts: tuple) -> None:
     assert entry_of(ADDRESS, *facts) is None
