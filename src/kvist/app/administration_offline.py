@@ -18,17 +18,18 @@ from kvist.app.config_file import merged_tiers, read_config_file
 from kvist.app.offline_stock import OfflineStock
 from kvist.app.secret import load_secret, secret_path
 from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec, read_tier_flag
-from kvist.app.tiers import opened_tiers
+from kvist.app.tiers import OpenTier, opened_tiers
 from kvist.base.errors import ConfigError
 from kvist.base.units import format_bytes
 from kvist.blocks.keys import tenant_key
+from kvist.fabric.messages import TierName
 from kvist.server.administration_verbs import Verbs
 from kvist.tiers.disk_directory import INDEX
 from kvist.tiers.disk_settings import DiskSettings
 from kvist.tiers.regions import Regions
 
 _RECORD_BYTES = 64 * 2**10
-"""Of records in a directory that has none."""
+"""Of records in a directory that no server has ever used."""
 
 
 @contextlib.contextmanager
@@ -43,13 +44,15 @@ def offline_verbs(specs: Sequence[DiskSpec | PoolSpec], secret: Path) -> Iterato
         ConfigError: a tier cannot be used, or its server runs.
     """
     key_of = partial(tenant_key, load_secret(secret)) if secret.exists() else None
-    record_bytes = [_shortest_record(spec) for spec in specs if isinstance(spec, DiskSpec)]
     with closing(Regions()) as regions, contextlib.ExitStack() as stack:
-        tiers = stack.enter_context(opened_tiers(specs, record_bytes or [_RECORD_BYTES], regions, SystemClock()))
+        tiers: dict[TierName, OpenTier] = {}
+        for spec in specs:  # each by what its own server shared it out by
+            record_bytes = _record_bytes_min(spec) if isinstance(spec, DiskSpec) else _RECORD_BYTES
+            tiers |= stack.enter_context(opened_tiers([spec], [record_bytes], regions, SystemClock()))
         yield Verbs(OfflineStock(tiers, SystemClock(), SystemCalendar()), key_of, None)
 
 
-def _shortest_record(spec: DiskSpec) -> int:
+def _record_bytes_min(spec: DiskSpec) -> int:
     """What a directory's budget is shared out by, read before the tier is opened; nothing is changed.
 
     Raises:
@@ -60,16 +63,21 @@ def _shortest_record(spec: DiskSpec) -> int:
     if not index.exists():
         raise ConfigError(f"tier {spec.name}: there is no tier in {directory}; name the directory that a server uses")
     facts = _facts_of(spec, index)
-    if not facts.records:
-        return _RECORD_BYTES
-    settings = DiskSettings(directory=directory, bytes_max=spec.bytes, record_bytes_min=facts.shortest)
-    room = settings.segments(facts.segment_bytes).bytes_max
-    if facts.end > room or facts.records > settings.index.rows_max:
+    settings = DiskSettings(directory=directory, bytes_max=spec.bytes, record_bytes_min=facts.record_bytes_min)
+    if facts.records and (facts.end > _room(settings, facts.segment_bytes) or facts.records > settings.index.rows_max):
         raise ConfigError(
             f"tier {spec.name}: {directory} holds more than {format_bytes(spec.bytes)}, and opening it so would drop "
             "the rest; give the size that its server has"
         )
-    return facts.shortest
+    return facts.record_bytes_min
+
+
+def _room(settings: DiskSettings, segment_bytes: int) -> int:
+    """Bytes for places; none where a budget is none."""
+    try:
+        return settings.segments(segment_bytes).bytes_max
+    except ConfigError:
+        return 0
 
 
 class _Facts(NamedTuple):
@@ -77,15 +85,15 @@ class _Facts(NamedTuple):
 
     Attributes:
         records: how many.
-        shortest: the length of the shortest.
         end: of the place that ends last.
         segment_bytes: length of the files that hold them.
+        record_bytes_min: of the shortest that its server would store.
     """
 
     records: int
-    shortest: int
     end: int
     segment_bytes: int
+    record_bytes_min: int
 
 
 def _facts_of(spec: DiskSpec, index: Path) -> _Facts:
@@ -98,15 +106,18 @@ def _facts_of(spec: DiskSpec, index: Path) -> _Facts:
         with closing(sqlite3.connect(f"file:{quote(str(index))}?mode=ro", uri=True, timeout=0)) as database:
             (leaves,) = database.execute("PRAGMA application_id").fetchone()
             (leaf_bytes,) = database.execute("PRAGMA page_size").fetchone()
-            row = database.execute("SELECT COUNT(*), MIN(record_bytes), MAX(place + place_bytes) FROM records")
-            count, shortest, end = row.fetchone()
+            row = database.execute("SELECT COUNT(*), MAX(place + place_bytes) FROM records")
+            count, end = row.fetchone()
+            (least,) = database.execute("SELECT (SELECT record_bytes_min FROM settings)").fetchone()
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
             why = "a server uses it; leave out --tier to ask that server"
         else:
             why = f"its index cannot be read ({error}); start its server, which begins with an empty one"
         raise ConfigError(f"tier {spec.name}: {index.parent}: {why}") from error
-    return _Facts(int(count), int(shortest or 0), int(end or 0), int(leaves) * int(leaf_bytes))
+    if not isinstance(least, int) or least <= 0:
+        least = _RECORD_BYTES
+    return _Facts(int(count), int(end or 0), int(leaves) * int(leaf_bytes), least)
 
 
 def offline_tiers(flags: Sequence[str], config: str | None) -> tuple[DiskSpec | PoolSpec, ...]:

@@ -22,6 +22,7 @@ from kvist.fabric.claims import BookLimits
 from kvist.fabric.messages import TierName
 from kvist.fabric.settings import TierSettings
 from kvist.tiers.disk import DiskTier
+from kvist.tiers.disk_rows import place_bytes_for
 from kvist.tiers.disk_settings import DiskSettings
 from kvist.tiers.faulty import Fail, Fault, Flip, Impostor, Resize, Torn, Wait, faulty, seeded
 from kvist.tiers.memory import MemoryTier
@@ -91,6 +92,7 @@ def _open_dram(spec: DramSpec, record_bytes: Sequence[int], regions: Regions, cl
         raise ConfigError(
             f"tier {spec.name}: {format_bytes(spec.bytes)} do not hold one block of this model ({needed})"
         )
+    _check_quota(spec, longest)
     # Whole records, so that no room is lost at the end of each extent of the longest.
     extent = max(
         longest, min(_DRAM_EXTENT_BYTES, spec.bytes // (_EXTENTS_MIN * len(record_bytes))) // longest * longest
@@ -115,6 +117,7 @@ def _open_dram(spec: DramSpec, record_bytes: Sequence[int], regions: Regions, cl
 
 
 def _open_disk(spec: DiskSpec, record_bytes: Sequence[int], clock: Clock) -> OpenTier:
+    _check_quota(spec, place_bytes_for(max(record_bytes)))
     disk = DiskTier(
         spec.name,
         DiskSettings(
@@ -122,6 +125,8 @@ def _open_disk(spec: DiskSpec, record_bytes: Sequence[int], clock: Clock) -> Ope
             bytes_max=spec.bytes,
             bytes_free_min=spec.free_min,
             record_bytes_min=min(record_bytes),
+            record_bytes_max=max(record_bytes),
+            lengths=len({place_bytes_for(size) for size in record_bytes}),
         ),
     )
     limits = BookLimits(
@@ -195,6 +200,12 @@ def _with_login(server: "RedisServer", spec: PoolSpec) -> "RedisServer":
 
 def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
+
+
+def _check_quota(spec: DramSpec | DiskSpec, longest: int) -> None:
+    if spec.tenant_bytes is not None and spec.tenant_bytes < longest:
+        given, needed = format_bytes(spec.tenant_bytes), format_bytes(longest)
+        raise ConfigError(f"tier {spec.name}: tenant_bytes {given} do not hold one block of this model ({needed})")
 
 
 def _aligned(size: int, alignment: int) -> int:

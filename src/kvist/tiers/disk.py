@@ -24,6 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from kvist.base.errors import ConfigError, TierError, TierUnavailableError
+from kvist.base.units import format_bytes
 from kvist.blocks.keys import BlockKey, TenantTag
 from kvist.tiers.disk_directory import Directory
 from kvist.tiers.disk_errors import FOREIGN, describe, error_of, translated
@@ -118,10 +119,16 @@ class DiskTier:
         settings = self._settings
         directory = Directory(settings.directory)
         opened.callback(directory.close)
+        if 0 < directory.file_system_bytes < settings.bytes_max:
+            here, given = format_bytes(directory.file_system_bytes), format_bytes(settings.bytes_max)
+            raise ConfigError(
+                f"{settings.directory} is on a file system of {here}; which cannot hold {given}; give the tier less"
+            )
         self._port = port or fastest_port()
         opened.callback(self._port.close)
         self._index, lost = open_index(directory, settings)
         opened.callback(self._index.close)
+        self._index.remember(settings.record_bytes_min)
         self._segments = Segments(directory.fd, settings.segments(self._index.segment_bytes), self._port)
         opened.callback(self._segments.close)
         self._rows, self._records_lost = load_rows(self._index, self._segments, self.records_max)

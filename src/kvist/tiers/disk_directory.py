@@ -64,6 +64,12 @@ class Directory:
         os.close(os.open(INDEX, _FLAGS, 0o600, dir_fd=self.fd))
         return self.path / INDEX
 
+    @property
+    def file_system_bytes(self) -> int:
+        """What the directory's file system holds when it is empty; 0 where it does not say."""
+        found = os.fstatvfs(self.fd)
+        return found.f_blocks * found.f_frsize
+
     def close(self) -> None:
         """Lets others have it. May be repeated."""
         for fd in (self._lock_fd, self.fd):

@@ -132,6 +132,7 @@ class Index:
             self._database.execute(f"PRAGMA user_version = {_VERSION}")
         elif version != _VERSION:
             raise sqlite3.DatabaseError(f"the index is of version {version}, not {_VERSION}")
+        self._database.execute("CREATE TABLE IF NOT EXISTS settings (one INTEGER PRIMARY KEY, record_bytes_min)")
         (verdict,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(f"the index is damaged: {verdict}")
@@ -143,6 +144,18 @@ class Index:
         if leaves <= 0:
             raise sqlite3.DatabaseError(f"the index tells of segments of {leaves} times {_LEAF_BYTES} bytes")
         return int(leaves) * _LEAF_BYTES
+
+    def remember(self, record_bytes_min: int) -> None:
+        """Notes what the budget is shared out by, for whoever opens the directory without knowing its records.
+
+        Raises:
+            sqlite3.Error: it is not noted.
+        """
+        (found,) = self._database.execute("SELECT (SELECT record_bytes_min FROM settings)").fetchone()
+        if found != record_bytes_min:
+            self._make_room(_LOG_FRAMES_PER_STATEMENT * _LOG_FRAME_BYTES)
+            self._log_room -= _LOG_FRAMES_PER_STATEMENT * _LOG_FRAME_BYTES
+            self._database.execute("REPLACE INTO settings (one, record_bytes_min) VALUES (1, ?)", [record_bytes_min])
 
     def rows(self) -> Iterator[Row | int]:
         """Every row, those written first first; of one that makes no sense only the offset."""

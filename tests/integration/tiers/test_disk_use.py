@@ -9,9 +9,16 @@ import pytest
 
 from fakes.files import FailingFiles
 from fakes.tiers import BLUE, NOW_UNIX_S, key_of, read_of, write_of
+from kvist.app.clock import SystemClock
+from kvist.app.tier_specs import DiskSpec
+from kvist.app.tiers import opened_tiers
+from kvist.fabric.book import Book
+from kvist.fabric.claims import Claim, Reserved
+from kvist.fabric.messages import Ticket
 from kvist.tiers.disk import DiskTier
 from kvist.tiers.disk_settings import DiskSettings
-from kvist.tiers.ports import Absent, Address, Found, Place, ReadOutcome, Write
+from kvist.tiers.ports import Absent, Address, Found, Place, ReadOutcome, Stored, Tier, Write
+from kvist.tiers.regions import Regions
 
 KIB, MIB = 2**10, 2**20
 PLACE = 8 * KIB
@@ -69,3 +76,68 @@ def test_a_reader_is_told_that_a_record_is_gone_only_when_it_is(tmp_path: Path, 
         gate.set()
         reader.join()
     assert found == [right]
+
+
+class Shop:
+    """A tier and its books, used as a server uses them; what is stored is counted at the tier."""
+
+    def __init__(self, tier: Tier, book: Book) -> None:
+        self.tier, self.book = tier, book
+        tier.delete(book.restore(tier.entries(), NOW_UNIX_S))
+        self.kept = book.statistics().resident
+
+    def store(self, numbers: range, length: int) -> int:
+        """Stores records, a few in each call as a mover does; how many the tier acknowledged."""
+        stored = 0
+        for start in range(numbers.start, numbers.stop, 16):
+            stored += self._store(range(start, min(start + 16, numbers.stop)), length)
+        return stored
+
+    def _store(self, numbers: range, length: int) -> int:
+        writes: list[Write] = []
+        for number in numbers:
+            claim = Claim(key=key_of(number), tenant=BLUE, record_bytes=length)
+            answer = self.book.reserve(claim, Ticket(1), NOW_UNIX_S)
+            if isinstance(answer, Reserved):
+                self.tier.delete(answer.evicted)
+                writes.append(write_of(answer.address, length, number))
+        outcomes = self.tier.write(writes)
+        for write, outcome in zip(writes, outcomes, strict=True):
+            key = write.address.key
+            if outcome == Stored():
+                self.book.commit(key, Ticket(1), write.created_unix_s)
+            else:
+                self.book.cancel(key, Ticket(1))
+        self.book.audit(())
+        assert self.tier.statistics().records == self.book.statistics().resident
+        return sum(outcome == Stored() for outcome in outcomes)
+
+
+@contextmanager
+def served(path: Path, length: int, size: int = 6 * MIB) -> Iterator[Shop]:
+    """The directory as a server opens it whose model has records of this length."""
+    spec = DiskSpec(name="disk", path=str(path / "tier"), bytes=size, free_min=1)
+    with opened_tiers([spec], [length], Regions(), SystemClock()) as tiers:
+        (opened,) = tiers.values()
+        assert opened.settings.limits is not None
+        yield Shop(opened.tier, Book(opened.settings.limits))
+
+
+@pytest.mark.parametrize(("before", "after"), [(4 * KIB, 128 * KIB), (128 * KIB, 4 * KIB), (4 * KIB, 12 * KIB)])
+def test_a_directory_full_of_one_model_s_records_goes_on_with_another_s(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    with served(tmp_path, before) as shop:
+        shop.store(range(1500), before)
+        filled = shop.book.statistics()
+        assert filled.evicted > 0, "it was not full"
+    with served(tmp_path, after) as shop:
+        lost = shop.tier.statistics().records_lost + shop.book.statistics().evicted
+        assert shop.kept + lost == filled.resident, "records went that no ledger knows of"
+        assert shop.store(range(2000, 2200), after) == 200
+        young = {key_of(number) for number in range(2150, 2200)}
+        stored = {entry.address.key for entry in shop.book.entries()}
+        assert len(young & stored) >= min(len(young), len(stored)) // 2
+    with served(tmp_path, after) as shop:
+        assert shop.kept == len(stored)
+        assert shop.store(range(2200, 2300), after) == 100

@@ -9,7 +9,7 @@ from subprocess import run
 import pytest
 
 from fakes.operated import KEY_OF, NAMESPACE
-from fakes.tiers import NOW_UNIX_S, record_of
+from fakes.tiers import BLUE, NOW_UNIX_S, key_of, record_of, write_of
 from kvist.app.administration_offline import offline_tiers, offline_verbs, secret_of
 from kvist.app.clock import SystemClock
 from kvist.app.secret import load_secret
@@ -18,6 +18,7 @@ from kvist.app.tiers import opened_tiers
 from kvist.base.errors import ConfigError
 from kvist.base.ids import BlockHash, GroupId
 from kvist.blocks.keys import BlockKey, tenant_key, tenant_tag
+from kvist.fabric.messages import TierName
 from kvist.server.administration_verbs import Verbs
 from kvist.server.errors import ApiError
 from kvist.server.translate import TENANT_DEFAULT
@@ -42,9 +43,9 @@ def pool() -> PoolSpec:
     return spec
 
 
-def fill(spec: DiskSpec, numbers: Sequence[int], tenant: object = KEY_OF(TENANT_DEFAULT)) -> None:
-    """Leaves records in a directory as a server would have."""
-    with closing(Regions()) as regions, opened_tiers([spec], [RECORD], regions, SystemClock()) as tiers:
+def fill(spec: DiskSpec, numbers: Sequence[int], tenant: object = KEY_OF(TENANT_DEFAULT), served: int = RECORD) -> None:
+    """Leaves records in a directory as a server would have whose model has records of `served` bytes."""
+    with closing(Regions()) as regions, opened_tiers([spec], [served], regions, SystemClock()) as tiers:
         (opened,) = tiers.values()
         writes = []
         for number in numbers:
@@ -150,6 +151,30 @@ def test_a_directory_is_not_opened_as_a_smaller_one(tmp_path: Path, secret: Path
         raise AssertionError("it is open")
     with offline_verbs([disk_at(tmp_path / "kv")], secret) as verbs:
         assert len(hashes(verbs, "disk")) == 4
+
+
+@pytest.mark.parametrize("sizes", [(RECORD, 32 * RECORD), (32 * RECORD, RECORD)])
+def test_the_size_that_its_server_has_opens_a_directory_whatever_it_holds(
+    tmp_path: Path, secret: Path, sizes: tuple[int, int]
+) -> None:
+    """Servers of two models had it, and the last one has left its records up to the very end."""
+    spec = disk_at(tmp_path / "kv")
+    fill(spec, [0], served=sizes[0])
+    with closing(Regions()) as regions, opened_tiers([spec], [sizes[1]], regions, SystemClock()) as tiers:
+        limits = tiers[TierName("disk")].settings.limits
+        assert limits is not None
+        last = limits.bytes_max // limits.extent_bytes * limits.extent_bytes - RECORD
+        address = Address(key=key_of(1), tenant=BLUE, place=Place(offset=last, length=RECORD))
+        tiers[TierName("disk")].tier.write([write_of(address, RECORD)])
+        before = list(tiers[TierName("disk")].tier.entries())
+    other = disk_at(tmp_path / "other").model_copy(update={"name": "other"})
+    fill(other, range(3))
+    for _ in range(2):
+        with offline_verbs([other, spec], secret) as verbs:
+            assert len(verbs.do("list", {"tier": "other"})["blocks"]) == 3
+    with closing(Regions()) as regions, opened_tiers([spec], [sizes[1]], regions, SystemClock()) as tiers:
+        assert list(tiers[TierName("disk")].tier.entries()) == before
+        assert tiers[TierName("disk")].settings.limits == limits
 
 
 def test_a_directory_that_is_none_is_not_made(tmp_path: Path, secret: Path) -> None:

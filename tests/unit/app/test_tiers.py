@@ -1,15 +1,18 @@
 """Tiers as the operator asks for them: opened in order, closed in the end, or refused in words that name the tier."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
+from fakes.tiers import BLUE, key_of
 from kvist.app.clock import SystemClock
 from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec
 from kvist.app.tiers import opened_tiers
 from kvist.base.errors import ConfigError, KvistError, TierError
-from kvist.fabric.messages import TierName
+from kvist.fabric.book import Book
+from kvist.fabric.claims import Claim, Reserved
+from kvist.fabric.messages import Ticket, TierName
 from kvist.tiers.regions import Regions
 from real.redis import shared_server
 
@@ -77,6 +80,43 @@ def test_what_is_too_small_is_refused(tmp_path: Path) -> None:
     check_refused(DramSpec(name="dram", bytes=1000), "dram", "1000 B", "do not hold one block")
     check_refused(disk(tmp_path / "d", bytes=1000), str(tmp_path / "d"))
     check_refused(DramSpec(name="dram", bytes=2**60), "allocate")
+    check_refused(disk(tmp_path / "d", bytes=2**59), str(tmp_path / "d"), "file system")
+
+
+@pytest.mark.parametrize("quota", [1, max(RECORDS) - 1])
+def test_a_quota_that_holds_no_block_is_refused(tmp_path: Path, quota: int) -> None:
+    for spec in (DRAM.model_copy(update={"tenant_bytes": quota}), disk(tmp_path / "d", tenant_bytes=quota)):
+        check_refused(spec, spec.name, "tenant_bytes", "do not hold one block")
+
+
+@pytest.mark.parametrize("size", [MIB, 3 * MIB, 16 * MIB + 1, 40 * MIB])
+@pytest.mark.parametrize("kind", ["dram", "disk"])
+@pytest.mark.parametrize("records", [RECORDS, RECORDS[:1], (9 * MIB,), (9 * MIB, 600, 600)])
+def test_a_tier_that_opens_stores_records_of_every_length(
+    tmp_path: Path, kind: str, size: int, records: tuple[int, ...]
+) -> None:
+    spec = disk(tmp_path / "d", bytes=size) if kind == "disk" else DramSpec(name="dram", bytes=size)
+    is_little = size < 2 * sum(records) + 2 * MIB
+    with (
+        suppress(ConfigError) if is_little else nullcontext(),  # what is plenty may not be refused
+        opened_tiers([spec], records, Regions(), SystemClock()) as tiers,
+    ):
+        limits = tiers[TierName(kind)].settings.limits
+        assert limits is not None
+        book = Book(limits)
+        for number, length in enumerate(records):
+            claim = Claim(key=key_of(number), tenant=BLUE, record_bytes=length)
+            assert isinstance(book.reserve(claim, Ticket(1), 0.0), Reserved)
+
+
+def test_a_directory_whose_files_are_too_short_for_another_model_is_refused(tmp_path: Path) -> None:
+    with opened_tiers([disk(tmp_path / "d")], [600], Regions(), SystemClock()):
+        pass
+    with (
+        pytest.raises(ConfigError, match=r"no record of 20\.0 MiB fits; empty it"),
+        opened_tiers([disk(tmp_path / "d")], [20 * MIB], Regions(), SystemClock()),
+    ):
+        pass
 
 
 def test_a_directory_is_one_server_s(tmp_path: Path) -> None:

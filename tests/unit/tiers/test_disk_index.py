@@ -105,6 +105,16 @@ def test_segments_keep_the_length_that_they_were_made_with(tmp_path: Path) -> No
     again.close()
 
 
+def test_what_the_budget_was_last_shared_out_by_is_there_for_others(tmp_path: Path) -> None:
+    for least in (4096, 8192, 8192):
+        index = opened(tmp_path)
+        index.remember(least)
+        index.close()
+        reader = sqlite3.connect(tmp_path / "index")
+        assert reader.execute("SELECT record_bytes_min FROM settings").fetchall() == [(least,)]
+        reader.close()
+
+
 def test_an_index_that_was_larger_is_made_smaller(tmp_path: Path) -> None:
     large = opened(tmp_path)
     large.put([row(number) for number in range(1, 2_000)])
