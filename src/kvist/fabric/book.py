@@ -205,9 +205,9 @@ class Book:
         rows = [row for row in self._rows.values() if tenant in {None, row.tenant}]
         return tuple(address for row in rows for address in self._remove(row, "purged"))
 
-    def expire(self, now_unix_s: float) -> tuple[Address, ...]:
-        """What has expired by now goes, pinned or not."""
-        rows = self._shelf.expired(now_unix_s)
+    def expire(self, now_unix_s: float, most: int | None = None) -> tuple[Address, ...]:
+        """What has expired by now goes, pinned or not; at most so many records, which may be fewer addresses."""
+        rows = self._shelf.expired(now_unix_s, most)
         return tuple(address for row in rows for address in self._remove(row, "expired"))
 
     # ---- starting

@@ -46,6 +46,9 @@ from kvist.fabric.writing import Writing
 _EXPIRY_S = 1.0
 """How often the books are looked through for what has expired."""
 
+_EXPIRIES = 64
+"""Records that expire in one turn; the others in the next ones."""
+
 
 class _Asked:
     """What control remembers of a ticket until it is dropped."""
@@ -314,7 +317,10 @@ class Fabric:
         now_unix_s = self._desk.calendar.now_unix_s()
         for tier in self._desk.tiers:
             if tier.book is not None:
-                self._writing.owe(tier, tier.book.expire(now_unix_s))
+                before = tier.book.statistics().expired
+                self._writing.owe(tier, tier.book.expire(now_unix_s, _EXPIRIES))
+                if tier.book.statistics().expired - before >= _EXPIRIES:
+                    self._expiry_s = float("-inf")
             self._writing.flush(tier)
 
     def _moment(self) -> Moment:

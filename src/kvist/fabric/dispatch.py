@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from kvist.base.errors import TierTimeoutError
+from kvist.base.errors import TierFullError, TierTimeoutError
 from kvist.fabric.breaker import Breaker
-from kvist.fabric.jobs import Broken, Job, Lane, Report, Skipped, StampJob, lane_of
+from kvist.fabric.jobs import Broken, Job, Lane, Report, Skipped, StampJob, StoreJob, lane_of
 from kvist.fabric.messages import Ticket
 from kvist.fabric.ports import Carrier
-from kvist.fabric.tier_state import TierState
+from kvist.fabric.tier_state import FULL_PAUSE_S, TierState
 
 Done = Callable[[Report], None]
 
@@ -110,7 +110,7 @@ class Dispatch:
             if not isinstance(report, Skipped):
                 sent.traffic.progress_s = now_s
             if not sent.blamed:
-                _judge(sent.traffic.breaker, report, now_s)
+                _judge(sent.traffic, sent.job, report, now_s)
         sent.done(report)
 
     def blame(self, ticket: Ticket, now_s: float) -> None:
@@ -178,10 +178,15 @@ class Dispatch:
         return traffic
 
 
-def _judge(breaker: Breaker, report: Report, now_s: float) -> None:
+def _judge(traffic: _Traffic, job: Job, report: Report, now_s: float) -> None:
     """What the report of a job that was not late says about its tier's health."""
+    breaker = traffic.breaker
     if isinstance(report, Broken):
-        if isinstance(report.error, TierTimeoutError):
+        if isinstance(report.error, TierFullError) and isinstance(job, StoreJob):
+            # It answers, and is well: only it must not be asked to store too often. What frees room goes on.
+            traffic.tier.full_until_s = now_s + FULL_PAUSE_S
+            breaker.succeeded(now_s)
+        elif isinstance(report.error, TierTimeoutError):
             breaker.timed_out(now_s)
         else:
             breaker.failed(now_s)

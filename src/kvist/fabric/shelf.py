@@ -57,10 +57,13 @@ class Shelf:
         rows = [row for scope, found in self._found.items() if whose in {None, scope[2]} for row in found.values()]
         return iter([row.entry for row in rows if row.entry is not None])
 
-    def expired(self, now_unix_s: float) -> list[Row]:
-        """The rows that have expired by now, first to last; they stay here until they are taken."""
-        rows = []
-        while self._expiries and self._expiries[0][0] <= now_unix_s:
+    def expired(self, now_unix_s: float, most: int | None = None) -> list[Row]:
+        """The rows that have expired by now, first to last and at most so many; each is told once.
+
+        They stay here until they are taken.
+        """
+        rows: list[Row] = []
+        while self._expiries and self._expiries[0][0] <= now_unix_s and (most is None or len(rows) < most):
             row = heappop(self._expiries)[2]
             if self._is_here(row):
                 rows.append(row)

@@ -17,6 +17,9 @@ from kvist.fabric.messages import TierBooks, TierName
 from kvist.fabric.settings import TierSettings
 from kvist.tiers.ports import Address
 
+FULL_PAUSE_S = 1.0
+"""How long a tier that had no room is offered nothing."""
+
 
 class Known:
     """Which records a keyed tier has, as far as was seen; of each group the newest ones, up to a bound."""
@@ -36,6 +39,13 @@ class Known:
         if len(seen) > self._most:
             for block_hash in list(islice(seen, len(seen) - self._most)):
                 del seen[block_hash]
+
+    def forget(self, namespace: Namespace, group: GroupId, hashes: Iterable[BlockHash]) -> None:
+        """These were looked for and not found: whatever was seen of them is no longer true."""
+        seen = self._seen.get((namespace, group))
+        if seen:
+            for block_hash in hashes:
+                seen.pop(block_hash, None)
 
     def discard(self, key: BlockKey) -> None:
         """It was not found, or was removed."""
@@ -69,6 +79,7 @@ class TierState:
         bytes_loading: that it has to read, whether into staging or in place.
         bytes_reading, bytes_writing: of staging that its jobs keep busy; each at most about `bytes_share`.
         undeleted: what it must delete before it writes again.
+        full_until_s: before then it is offered nothing, since it had no room; what it has can be read and deleted.
     """
 
     def __init__(self, settings: TierSettings, *, known_max: int, bytes_share: int) -> None:
@@ -87,6 +98,7 @@ class TierState:
         self.bytes_writing = 0
         self.bytes_loading = 0
         self.undeleted: dict[Address, None] = {}
+        self.full_until_s = float("-inf")
 
     @property
     def lends(self) -> bool:
@@ -99,6 +111,8 @@ class TierState:
 
     def writable(self, now_s: float) -> bool:
         """Whether to store in it, likewise."""
+        if now_s < self.full_until_s:
+            return False
         return self.writes.would_allow(now_s) and (self.writes.state(now_s) == "closed" or not self.writes_full(1))
 
     def reads_full(self, nbytes: int) -> bool:

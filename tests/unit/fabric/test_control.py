@@ -9,7 +9,7 @@ from kvist.base.errors import ConfigError, TierUnavailableError
 from kvist.base.ids import GroupId
 from kvist.base.units import Tokens
 from kvist.fabric.jobs import LoadJob, StampJob
-from kvist.fabric.messages import Declined, Offer, Query, Room, Ticket
+from kvist.fabric.messages import Declined, Offer, Query, Room, Ticket, TierName
 from kvist.fabric.movers import Movers
 from kvist.tiers.faulty import Fail, faulty
 
@@ -332,3 +332,27 @@ def test_many_threads_may_ask_and_store_at_once() -> None:
     rig.fabric.audit()
     assert rig.fabric.statistics().staging_bytes_used == 0
     rig.regions.close()
+
+
+def test_many_that_expire_at_once_go_a_few_in_each_turn_and_are_never_found() -> None:
+    rig = Rig(ttl_s=60.0, tier_records=400, staging_records=128, names=("dram", "disk"))
+    chain = chain_of("blue", 300)
+    for first in range(0, 300, 20):
+        rig.store(chain[first : first + 20], first=first)
+        rig.movers.do_all()
+    assert rig.books("dram").resident == rig.books("disk").resident == 300
+    rig.calendar.time_unix_s += 61.0
+    rig.clock.advance(1.0)
+    steps, before = 0, 300
+    while rig.books("dram").resident or rig.books("disk").resident:
+        rig.fabric.drop(rig.ask(chain))
+        assert not rig.fabric.has_copy(GroupId(0), chain[-1])
+        now = rig.books("dram").resident
+        assert 0 <= before - now <= 64
+        before, steps = now, steps + 1
+        assert steps < 10, "a turn must not wait for the next second while there is more"
+    rig.movers.do_all()
+    assert rig.books("dram").expired == rig.books("disk").expired == 300
+    assert list(rig.tiers[TierName("disk")].entries()) == []
+    rig.fabric.audit()
+    rig.close()

@@ -8,10 +8,10 @@ from fakes.tiers import DictTier
 from kvist.base.errors import KvistError, TierFullError, TierTimeoutError
 from kvist.fabric.carry import Reach
 from kvist.fabric.dispatch import Dispatch
-from kvist.fabric.jobs import Broken, Changed, DeleteJob, FindJob, Job, ListJob, Report, Skipped
+from kvist.fabric.jobs import Broken, Changed, DeleteJob, FindJob, Job, ListJob, Report, Skipped, StoreJob
 from kvist.fabric.messages import Ticket, TierName
 from kvist.fabric.settings import TierSettings
-from kvist.fabric.tier_state import TierState
+from kvist.fabric.tier_state import FULL_PAUSE_S, TierState
 from kvist.tiers.regions import Regions
 
 POOL = TierName("pool")
@@ -33,6 +33,15 @@ class Post:
         job = DeleteJob(ticket=self.dispatch.new_ticket(), tier=POOL, addresses=())
         taken = self.dispatch.send(job, self.tier, self.told.append, now_s=self.now_s, nbytes=nbytes)
         return job if taken else None
+
+    def fail_to_store(self, error: KvistError) -> bool:
+        """Sends a store that fails so; False: it was not taken."""
+        job = StoreJob(ticket=self.dispatch.new_ticket(), tier=POOL, evicted=(), orders=())
+        if not self.dispatch.send(job, self.tier, self.told.append, now_s=self.now_s):
+            return False
+        assert self.movers.withdraw(job.ticket)
+        self.dispatch.report(Broken(ticket=job.ticket, error=error), self.now_s)
+        return True
 
     def fail(self, error: KvistError) -> None:
         """Sends a deletion that fails so."""
@@ -70,6 +79,30 @@ def test_failures_in_a_row_open_the_breaker_of_their_lane_alone(error: KvistErro
     assert post.tier.reads.state(0.0) == post.tier.asks.state(0.0) == "closed"
     question = FindJob(ticket=post.dispatch.new_ticket(), tier=POOL, tenant=BLUE, namespace=NAMESPACE, groups=())
     assert post.dispatch.send(question, post.tier, post.told.append, now_s=0.0)
+
+
+def test_a_tier_without_room_is_not_ill_and_is_offered_something_once_a_second() -> None:
+    post = Post()
+    for attempt in range(20):
+        post.now_s = attempt * FULL_PAUSE_S
+        assert post.tier.writable(post.now_s)
+        assert post.fail_to_store(TierFullError("full", tier="pool"))
+        assert not post.tier.writable(post.now_s)
+        assert not post.tier.writable(post.now_s + 0.99 * FULL_PAUSE_S)
+        assert post.tier.readable(post.now_s)
+        assert post.send() is not None, "what frees room is done"
+        post.movers.do_all()
+    assert post.tier.writes.statistics(post.now_s).opened == 0
+
+
+def test_a_trial_that_finds_no_room_finds_a_tier_that_answers() -> None:
+    post = Post()
+    for _ in range(3):
+        assert post.fail_to_store(TierTimeoutError("late", tier="pool"))
+    assert not post.fail_to_store(TierFullError("full", tier="pool"))
+    post.now_s = 1.0
+    assert post.fail_to_store(TierFullError("full", tier="pool"))
+    assert post.tier.writes.state(1.0) == "closed"
 
 
 def test_what_is_withdrawn_is_skipped_and_says_nothing_about_the_tier() -> None:
