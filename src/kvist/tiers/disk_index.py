@@ -6,6 +6,9 @@ gives up the interpreter's lock in every step, and to get it back may take 5 ms 
 The database is in WAL mode and synchronises at checkpoints only: what was committed survives the process; a loss of
 power may take the last rows, or leave rows whose bytes never reached the medium, which the records' checksums show.
 Checkpoints are made here, when the log is about to outgrow its bound.
+
+Law: rows of a call that failed are not there for anybody later. What a failed `put` may have left is dropped before
+anything else is done, and nothing is acknowledged before that.
 """
 
 import sqlite3
@@ -103,6 +106,7 @@ class Index:
         """
         self._limits = limits
         self._log = path.with_name(path.name + "-wal")
+        self._doubtful: set[int] = set()  # offsets whose rows may be there, and must not be
         self._log_room = 0  # bytes by which the log may certainly grow
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
         try:
@@ -166,12 +170,15 @@ class Index:
         """Adds rows, or replaces those at the same offsets; each is committed when this returns.
 
         Raises:
-            sqlite3.Error: some, or all, are not.
+            sqlite3.Error: all are given up, and what was at their offsets before.
         """
+        self.drop([])
+        self._doubtful.update(row.offset for row in rows)
         for part in self._parts(rows):
             values = ", ".join([_ROW] * len(part))
             sql = f"REPLACE INTO records ({_COLUMNS}) VALUES {values}"  # noqa: S608  question marks
             self._database.execute(sql, [value for row in part for value in _values_of(row)])
+        self._doubtful.clear()
 
     def drop(self, offsets: Sequence[int]) -> None:
         """Removes rows; each is gone for good when this returns.
@@ -179,9 +186,10 @@ class Index:
         Raises:
             sqlite3.Error: some, or all, are still there.
         """
-        for part in self._parts(offsets):
+        for part in self._parts([*self._doubtful, *offsets]):
             marks = ", ".join("?" * len(part))
             self._database.execute(f"DELETE FROM records WHERE place IN ({marks})", part)  # noqa: S608  question marks
+        self._doubtful.clear()
 
     def keep(self, offsets: Sequence[int], *, pinned: bool, expires_unix_s: float | None) -> None:
         """Sets pin and expiry of rows.
@@ -189,6 +197,7 @@ class Index:
         Raises:
             sqlite3.Error: of some, or all, they are as before.
         """
+        self.drop([])
         for part in self._parts(offsets):
             marks = ", ".join("?" * len(part))
             sql = f"UPDATE records SET pinned = ?, expires = ? WHERE place IN ({marks})"  # noqa: S608  question marks
@@ -200,7 +209,10 @@ class Index:
         Raises:
             sqlite3.Error: the last checkpoint failed; what was committed is in the log and stays.
         """
-        self._database.close()
+        try:
+            self.drop([])
+        finally:
+            self._database.close()
 
     def _parts(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
         """What each statement is about, once there is room for it in the log."""

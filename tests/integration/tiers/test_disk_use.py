@@ -12,6 +12,7 @@ from fakes.tiers import BLUE, NOW_UNIX_S, key_of, read_of, write_of
 from kvist.app.clock import SystemClock
 from kvist.app.tier_specs import DiskSpec
 from kvist.app.tiers import opened_tiers
+from kvist.base.errors import TierUnavailableError
 from kvist.fabric.book import Book
 from kvist.fabric.claims import Claim, Reserved
 from kvist.fabric.messages import Ticket
@@ -76,6 +77,23 @@ def test_a_reader_is_told_that_a_record_is_gone_only_when_it_is(tmp_path: Path, 
         gate.set()
         reader.join()
     assert found == [right]
+
+
+def test_records_of_a_write_that_failed_half_way_do_not_come_back(tmp_path: Path) -> None:
+    """Their owner deletes them, as of a write of which nothing is known; an operator may have purged everything."""
+    writes = writes_of(range(12))
+    with opened(tmp_path) as tier:
+        tier.write(writes[:2])
+        tier._index._database.execute(
+            "CREATE TEMP TRIGGER refuse BEFORE INSERT ON records WHEN NEW.place = 90112 "
+            "BEGIN SELECT RAISE(ABORT, 'as told'); END"
+        )
+        with pytest.raises(TierUnavailableError, match="as told"):
+            tier.write(writes)
+        tier.delete([each.address for each in writes])
+        assert list(tier.entries()) == []
+    with opened(tmp_path) as tier:
+        assert (list(tier.entries()), tier.statistics().records_lost) == ([], 0)
 
 
 class Shop:

@@ -1,7 +1,7 @@
 """The rows in SQLite: committed when a call returns, bounded, and honest about ruin."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -89,13 +89,55 @@ def test_more_rows_than_there_is_room_for_are_refused_whole(tmp_path: Path) -> N
     index = opened(tmp_path, IndexLimits(rows_max=1, log_bytes_max=LOG_BYTES_MIN))
     with pytest.raises(sqlite3.OperationalError, match="full"):
         index.put([row(number) for number in range(1, 10_000)])
-    stored = len(list(index.rows()))
-    assert stored > 1
-    with pytest.raises(sqlite3.OperationalError, match="full"):
-        index.put([row(number) for number in range(20_000, 20_100)])
-    assert len(list(index.rows())) >= stored
-    index.drop([row(1).offset])
+    few = [row(number) for number in range(20_000, 20_100)]
+    index.put(few)
+    assert list(index.rows()) == few
     index.close()
+
+
+@pytest.mark.parametrize("failing", [1, 5, 9, 12])
+@pytest.mark.parametrize(
+    "then",
+    [
+        lambda index: index.drop([]),
+        lambda index: index.drop([row(3).offset]),
+        lambda index: index.keep([], pinned=True, expires_unix_s=None),
+        lambda index: index.put([row(20)]),
+        lambda index: index.close(),
+    ],
+)
+def test_rows_of_a_call_that_failed_are_not_there_later(
+    tmp_path: Path, failing: int, then: Callable[[Index], object]
+) -> None:
+    index = opened(tmp_path)
+    assert LIMITS.statement_rows < 9, "the call is to fail in its first statement, its last, and between"
+    index.put([row(0)])
+    index._database.execute(
+        f"CREATE TEMP TRIGGER refuse BEFORE INSERT ON records WHEN NEW.number = {failing} "
+        "BEGIN SELECT RAISE(ABORT, 'as told'); END"
+    )
+    with pytest.raises(sqlite3.Error, match="as told"):
+        index.put([row(number) for number in range(1, 13)])
+    then(index)
+    again = opened(copied(tmp_path, tmp_path / "copy"))
+    assert {each.offset for each in again.rows() if isinstance(each, Row)} <= {row(0).offset, row(20).offset}
+    again.close()
+
+
+def test_rows_that_could_not_be_dropped_after_a_failure_are_dropped_when_that_works(index: Index) -> None:
+    index._database.execute(
+        "CREATE TEMP TRIGGER refuse BEFORE INSERT ON records WHEN NEW.number = 12 BEGIN SELECT RAISE(ABORT, 'no'); END"
+    )
+    with pytest.raises(sqlite3.Error, match="no"):
+        index.put([row(number) for number in range(1, 13)])
+    assert len(list(index.rows())) > 0, "nothing was left to be dropped"
+    index._database.execute("PRAGMA query_only = 1")
+    for call in (lambda: index.drop([]), lambda: index.put([row(20)])):
+        with pytest.raises(sqlite3.Error):
+            call()
+    index._database.execute("PRAGMA query_only = 0")
+    index.put([row(1, version=30)])
+    assert list(index.rows()) == [row(1, version=30)]
 
 
 def test_segments_keep_the_length_that_they_were_made_with(tmp_path: Path) -> None:
