@@ -72,7 +72,7 @@ def _serve(config: ServeConfig, listener: socket.socket, report: Report, on_read
             shown = f"[{host}]" if ":" in host else host
             on_ready(f"http://{shown}:{port}", started.budget)
 
-        # What is loaded by now stays until the end; looking through it again and again would stop every thread each time.
+        # What is loaded by now stays to the end; to look through it again and again would stop every thread each time.
         gc.collect()
         gc.freeze()
         serve(app, listener, config.drain_seconds, listening)

@@ -44,7 +44,7 @@ from kvist.engine.sequence import Sequence
 from kvist.engine.settings import EngineSettings
 from kvist.engine.sources import sources_of
 from kvist.engine.standing import Standing, standing_of
-from kvist.fabric.messages import FabricStatistics
+from kvist.fabric.messages import FabricStatistics, Want
 
 Deliver = Callable[[Event], None]
 
@@ -237,7 +237,7 @@ class EngineCore:
         for load in complete:
             self._counters.loads += 1
             self._in_flight.settle(load.sequence.request.id, load.beginning.blocks_gained)
-            self._run(load.sequence, load.beginning, load.bytes_loaded)
+            self._run(load.sequence, load.beginning, load.served, load.bytes_loaded)
         for load in reversed(failed):  # the oldest in front
             self._counters.loads_failed += 1
             self._give_back(load.sequence)
@@ -324,12 +324,12 @@ class EngineCore:
             self._loading.start(sequence, beginning)
         else:
             self._loading.drop(sequence.request.id)
-            self._run(sequence, beginning, {})
+            self._run(sequence, beginning, (), {})
         return True
 
-    def _run(self, sequence: Sequence, beginning: Beginning, loaded: Mapping[str, int]) -> None:
+    def _run(self, sequence: Sequence, beginning: Beginning, served: Seq[Want], loaded: Mapping[str, int]) -> None:
         hit, request_id = beginning.hit, sequence.request.id
-        sources = sources_of(hit, beginning.wants, loaded, sequence.begin(hit))
+        sources = sources_of(hit, served, loaded, sequence.begin(hit))
         self._counters.count_cached(sources)
         self._running[request_id] = sequence
         if not sequence.has_run:

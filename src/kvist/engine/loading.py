@@ -27,6 +27,9 @@ from kvist.engine.below import Below
 from kvist.engine.sequence import Sequence
 from kvist.fabric.messages import Decision, Landed, Plan, Query, Ticket, Want
 
+_ASKED_MAX = 32
+"""Sequences that are asked about before it is their turn; the others are when it is."""
+
 _PIECE_BLOCKS = 16
 """Blocks per copy at most: enough to be one call, few enough that their buffers are free again soon."""
 
@@ -46,11 +49,6 @@ class Beginning:
     blocks_gained: int = 0
 
     @property
-    def wants(self) -> tuple[Want, ...]:
-        """What the tiers are to load for it."""
-        return self.plan.wants if self.plan is not None and self.hit.loads_count else ()
-
-    @property
     def decision(self) -> Decision | None:
         """Why so much; None where nobody was asked."""
         return None if self.plan is None else self.plan.decision
@@ -64,7 +62,7 @@ class Load:
         beginning: what it will have once complete.
         ticket: under which it loads.
         arrived: landed and not copied yet, in the order of arrival.
-        bytes_loaded: copied so far, by tier.
+        bytes_loaded: copied so far, by tier; served: what was copied, and from which tier it came in the end.
     """
 
     sequence: Sequence
@@ -72,6 +70,7 @@ class Load:
     ticket: Ticket
     arrived: deque[Landed] = field(default_factory=deque)
     bytes_loaded: Counter[str] = field(default_factory=Counter)
+    served: list[Want] = field(default_factory=list)
 
 
 class Loading:
@@ -111,7 +110,7 @@ class Loading:
         """Asks the tiers about a sequence once, unless G1 seems to have all of it: the last block is evicted first."""
         chain = sequence.chain.extend_to(sequence.tokens)
         blocks = self._blocks_wanted(sequence)
-        if sequence.asked or not blocks:
+        if sequence.asked or not blocks or len(self._tickets) >= _ASKED_MAX:
             return
         if any(pool.find(chain[blocks - 1]) is None for pool in self._cache.pools):
             self._begin(sequence, chain)
@@ -223,6 +222,7 @@ class Loading:
         for index, (_, landed) in targets.items():
             table.land(group, index, chain[index])
             load.bytes_loaded[landed.want.tier] += landed.buffer.length
+            load.served.append(landed.want)
         return True
 
     def _blocks_wanted(self, sequence: Sequence) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+from kvist.base.errors import RequestError
 from kvist.base.ids import RequestId, TenantId, TokenId
 from kvist.engine.core import Deliver, EngineCore
 from kvist.engine.messages import EngineLimits, EngineStatistics, Failed
@@ -107,7 +108,13 @@ class EngineThread:
         self._post(_Complete(request_id=request_id))
 
     def standing(self, tokens: Seq[TokenId], tenant: TenantId) -> Future[Standing]:
-        """What G1 has of a prompt after the step that runs now; cancelled when nobody will look any more."""
+        """What G1 has of a prompt after the step that runs now; cancelled when nobody will look any more.
+
+        Raises:
+            RequestError: it is empty, or has a token that is not of the vocabulary.
+        """
+        if not tokens or not 0 <= min(tokens) <= max(tokens) < self._limits.vocab_size:
+            raise RequestError(f"a prompt has tokens in [0, {self._limits.vocab_size}), at least one", param="prompt")
         answer: Future[Standing] = Future()
         if not self._post(_Look(tokens=tokens, tenant=tenant, answer=answer)):
             answer.cancel()

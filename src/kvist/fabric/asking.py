@@ -1,11 +1,14 @@
 """Questions to keyed tiers: which blocks of a sequence they have. One batched question each, with a deadline.
 
-Blocks that a placed tier has are not asked for. What has not been answered in time is not there.
+Blocks that a placed tier has and can give are not asked for. What has not been answered in time is not there. A tier
+answers one question after the other, so each may take as much longer as there are questions before it; and only a tier
+that has begun to answer is to blame for being late.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from operator import not_
 
 from kvist.base.ids import BlockHash, GroupId
 from kvist.blocks.keys import TenantTag
@@ -17,6 +20,9 @@ from kvist.fabric.tier_state import TierState
 
 _PATIENCE = 4.0
 """How many times longer than usual a question may take."""
+
+_WAIT_S_MAX = 2.0
+"""No question waits longer, however many are before it."""
 
 _FADE = 0.2
 """Weight of the newest answer in what is usual."""
@@ -64,36 +70,41 @@ class Asking:
         self._placed = [tier for tier in tiers if tier.book is not None]
         self._keyed = [tier for tier in tiers if tier.book is None]
         self._dispatch = dispatch
+        self._open: dict[str, dict[Ticket, Question]] = {tier.name: {} for tier in self._keyed}
 
     def ask(self, tenant: TenantTag, chain: Sequence[BlockHash], now_s: float, now_unix_s: float) -> Inquiry:
         """Sends one question to each keyed tier in use."""
         inquiry = Inquiry(tenant=tenant, chain=chain)
         tiers = [tier for tier in self._keyed if chain and tier.asks.would_allow(now_s) and tier.readable(now_s)]
         if tiers:
-            asked = [self._unplaced(inquiry, GroupId(group), now_unix_s) for group in range(len(self._settings.forms))]
+            groups = map(GroupId, range(len(self._settings.forms)))
+            asked = [self._unplaced(inquiry, group, now_s, now_unix_s) for group in groups]
             for tier in tiers if any(asked) else ():
                 self._send(inquiry, tier, tuple(asked), now_s)
         return inquiry
 
     def is_answered(self, inquiry: Inquiry, now_s: float) -> bool:
         """Whether nothing more will come, or not in time."""
-        for question in inquiry.questions.values():
+        for name, question in inquiry.questions.items():
             if question.open and now_s >= question.deadline_s:
-                question.open = False
-                self._dispatch.blame(question.job, now_s)
+                self._close(name, question)
+                if not self._dispatch.withdraw(question.job, now_s):
+                    self._dispatch.blame(question.job, now_s)
         return not any(question.open for question in inquiry.questions.values())
 
     def forget(self, inquiry: Inquiry, now_s: float) -> None:
         """Nobody wants the answers any more; questions that wait in a queue are taken back."""
-        for question in inquiry.questions.values():
+        for name, question in inquiry.questions.items():
             if question.found is None:
-                question.open = False
+                self._close(name, question)
                 self._dispatch.withdraw(question.job, now_s)
 
-    def _unplaced(self, inquiry: Inquiry, group: GroupId, now_unix_s: float) -> Sequence[int]:
-        """Indices of the blocks that no placed tier has."""
+    def _unplaced(self, inquiry: Inquiry, group: GroupId, now_s: float, now_unix_s: float) -> Sequence[int]:
+        """Indices of the blocks that no placed tier has, of those that can be read from."""
         blocks: Sequence[int] = range(len(inquiry.chain))
         for tier in self._placed:
+            if not tier.readable(now_s):
+                continue
             have = tier.have(self._settings.namespace, group, inquiry.chain, inquiry.tenant, now_unix_s)
             blocks = [index for index in blocks if not have[index]]
         return blocks
@@ -101,6 +112,7 @@ class Asking:
     def _send(self, inquiry: Inquiry, tier: TierState, asked: tuple[Sequence[int], ...], now_s: float) -> None:
         usual_s = _PATIENCE * tier.question_s
         limit_s = min(self._settings.question_s_max, max(self._settings.question_s_min, usual_s))
+        limit_s = min(max(limit_s, _WAIT_S_MAX), limit_s * (1 + len(self._open[tier.name])))
         job = FindJob(
             ticket=self._dispatch.new_ticket(),
             tier=tier.name,
@@ -113,7 +125,7 @@ class Asking:
         question = Question(job=job.ticket, asked=asked, deadline_s=now_s + limit_s)
 
         def answered(report: Report) -> None:
-            question.open = False
+            self._close(tier.name, question)
             if isinstance(report, Answered):
                 question.found = report.found
                 fade = _FADE if tier.question_s else 1.0  # the first answer is all that is known
@@ -121,9 +133,14 @@ class Asking:
                 self._remember(job, report, tier)
 
         if self._dispatch.send(job, tier, answered, now_s=now_s):
-            inquiry.questions[tier.name] = question
+            inquiry.questions[tier.name] = self._open[tier.name][job.ticket] = question
+
+    def _close(self, tier: str, question: Question) -> None:
+        question.open = False
+        self._open[tier].pop(question.job, None)
 
     @staticmethod
     def _remember(job: FindJob, report: Answered, tier: TierState) -> None:
         for (group, hashes), found in zip(job.groups, report.found, strict=True):
             tier.known.add(job.namespace, group, compress(hashes, found))
+            tier.known.forget(job.namespace, group, compress(hashes, map(not_, found)))

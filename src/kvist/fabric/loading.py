@@ -73,6 +73,8 @@ class Loading:
         if load is None:
             return ()
         items, load.arrived = load.arrived, []
+        for item in items:
+            item.want = item.want._replace(tier=item.tier.name)  # it may have come from another one than was planned
         load.handed.update((item.want, item) for item in items)
         return [Landed(item.want, _payload(item)) for item in items]
 

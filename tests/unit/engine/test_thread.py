@@ -11,7 +11,8 @@ import pytest
 from fakes.backend import MemoryBackend, answer_alone
 from fakes.shape import VOCAB, Shape, request_of
 from fakes.trial import EngineTrial
-from kvist.base.ids import RequestId
+from kvist.base.errors import RequestError
+from kvist.base.ids import RequestId, TenantId, TokenId
 from kvist.engine.batch import Batch, Drawn
 from kvist.engine.messages import Admitted, Event, Failed, Finished, Refused, TokenDrawn
 from kvist.engine.request import Request
@@ -387,3 +388,12 @@ def test_nobody_who_submits_while_the_engine_stops_is_left_without_an_answer() -
                     threads.submit(served.engine.stop)
         assert all(isinstance(served.listener.last(f"{number}"), Finished | Failed) for number in range(40))
         served.engine.stop()
+
+
+@pytest.mark.parametrize("tokens", [[], [-1], [10**9], [1, 2**40]])
+def test_a_prompt_that_cannot_be_is_refused_to_who_asks_and_hurts_nobody(tokens: list[int]) -> None:
+    with serving() as served:
+        with pytest.raises(RequestError):
+            served.engine.standing([TokenId(token) for token in tokens], TenantId("blue"))
+        served.submit(request_of("a", (0, 1)))
+        assert isinstance(served.listener.last("a"), Finished)

@@ -3,8 +3,11 @@
 import pytest
 
 from fakes.fabric import Rig, chain_of
+from kvist.base.errors import TierUnavailableError
+from kvist.base.ids import GroupId
 from kvist.fabric.jobs import FindJob
-from kvist.tiers.faulty import Fault, Wait, faulty
+from kvist.fabric.messages import TierName
+from kvist.tiers.faulty import Fail, Fault, Wait, faulty
 from kvist.tiers.ports import Tier, Verb
 
 CHAIN = chain_of("a", 6)
@@ -74,3 +77,73 @@ def test_a_question_that_nobody_waits_for_any_more_is_taken_back() -> None:
     assert rig.movers.waiting == []
     rig.fabric.audit()
     rig.close()
+
+
+def test_a_burst_of_questions_is_no_fault_of_a_tier_that_answers_them_one_by_one() -> None:
+    rig = Rig(names=("pool",))
+    rig.fill(CHAIN)
+    tickets = [rig.ask(CHAIN) for _ in range(30)]
+    rig.clock.advance(0.021)  # by now the first is late, and the others have not begun
+    for ticket in tickets[1:]:
+        assert not rig.fabric.is_answered(ticket), "it has as much longer as there are questions before it"
+    rig.movers.do_all()
+    assert [rig.plan(ticket).tokens for ticket in tickets[1:]] == [6 * 16] * 29
+    assert rig.books("pool").breaker == "closed"
+    for ticket in tickets:
+        rig.fabric.drop(ticket)
+    rig.close()
+
+
+def test_a_question_that_never_began_is_taken_back_and_blames_nobody() -> None:
+    rig = Rig(names=("pool",))
+    tickets = [rig.ask(CHAIN) for _ in range(8)]
+    rig.clock.advance(0.5)
+    assert all(rig.fabric.is_answered(ticket) for ticket in tickets)
+    assert rig.movers.waiting == []
+    assert rig.books("pool").breaker == "closed"
+    rig.close()
+
+
+def test_what_a_pool_has_lost_is_stored_there_again() -> None:
+    rig = Rig(names=("pool",))
+    rig.fill(CHAIN)
+    assert rig.fabric.has_copy(GroupId(0), CHAIN[0])
+    rig.tiers[TierName("pool")].delete([entry.address for entry in rig.tiers[TierName("pool")].entries()])
+    ticket = rig.ask(CHAIN)
+    rig.movers.do_all()
+    assert rig.plan(ticket).tokens == 0
+    assert not rig.fabric.has_copy(GroupId(0), CHAIN[0]), "it was told otherwise"
+    rig.fabric.drop(ticket)
+    rig.fill(CHAIN)
+    again = rig.ask(CHAIN)
+    rig.movers.do_all()
+    assert rig.plan(again).tokens == 6 * 16
+    rig.fabric.drop(again)
+    rig.close()
+
+
+def test_the_pool_is_asked_for_what_a_tier_has_that_cannot_be_read_now() -> None:
+    rig = Rig(names=("disk", "pool"), wrap=lambda tier: faulty(tier, broken) if tier.name == "disk" else tier)
+    rig.fill(CHAIN)
+    for _ in range(3):
+        # The load falls back to the pool, and says where its blocks came from in the end.
+        ticket = rig.ask(CHAIN)
+        rig.fabric.load(ticket, rig.plan(ticket))
+        rig.movers.do_all()
+        if rig.books("disk").breaker == "open":
+            rig.fabric.drop(ticket)
+            break
+        assert {piece.want.tier for piece in rig.take(ticket, CHAIN)} <= {"pool"}
+        rig.fabric.drop(ticket)
+    assert rig.books("disk").breaker == "open"
+    ticket = rig.ask(CHAIN)
+    rig.movers.do_all()
+    plan = rig.plan(ticket)
+    assert (plan.tokens, {want.tier for want in plan.wants}) == (6 * 16, {"pool"})
+    rig.fabric.drop(ticket)
+    rig.close()
+
+
+def broken(verb: Verb, _: int) -> Fault | None:
+    """Nothing can be read."""
+    return Fail(error=TierUnavailableError) if verb == "read" else None
