@@ -152,7 +152,8 @@ class DiskTier:
                 rows = [self._rows.at(each.address) for each in reads]
             pairs = list(zip(reads, rows, strict=True))
             there = [(read, row) for read, row in pairs if row is not None and row.record_bytes == read.into.nbytes]
-            codes = self._segments.read([Span(row.offset, read.into) for read, row in there])
+            with translated(tier=self._name):
+                codes = self._segments.read([Span(row.offset, read.into) for read, row in there])
             self._check_some_worked([code for code in codes if code != errno.ENODATA])
             with self._lock:  # a record that was replaced meanwhile says nothing about what was read
                 same = [self._rows.number_at(read.address) == row.number for read, row in there]
@@ -237,7 +238,8 @@ class DiskTier:
         """Stores records with different keys."""
         with self._places(writes) as refused:
             taken = [each for index, each in enumerate(writes) if index not in refused]
-            codes = self._move(taken)
+            with translated(tier=self._name):
+                codes = self._move(taken)
             self._commit([each for each, code in zip(taken, codes, strict=True) if code == 0])
         self._check_some_worked(codes)
         outcomes = iter([NotStored(reason=describe(code)) if code else _STORED for code in codes])

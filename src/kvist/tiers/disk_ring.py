@@ -13,6 +13,7 @@ written down here. Where the kernel or a sandbox refuses (`OSError` from the con
 No memory barriers are needed: the kernel reads our tail, and we read its entries, on either side of a system call.
 """
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -77,7 +78,11 @@ class _Ring:
             self._submit[ours[6] // 4 + index] = index
 
     def move(self, operation: int, pieces: Sequence[Piece]) -> list[int]:
-        """Moves all pieces, at most `depth` of them at once."""
+        """Moves all pieces, at most `depth` of them at once. When this returns, or raises, none is under way.
+
+        Raises:
+            OSError: the kernel did not take them; the ring must not be used again.
+        """
         results = [0] * len(pieces)
         held = [ctypes.c_char.from_buffer(piece.view) for piece in pieces]  # nobody gives up memory under I/O
         begun = ended = 0
@@ -89,10 +94,23 @@ class _Ring:
                 self._enter(len(pieces) - ended if end == len(pieces) else self.depth // 2)
                 ended += self._take(results)
         finally:
-            while ended < begun:  # something was raised here: the memory is not ours until all have ended
-                self._enter(begun - ended)
-                ended += self._take(results)
+            if ended < begun:  # something was raised here: the memory is not ours until all have ended
+                self._drain(begun - ended - self._withdraw(), results)
         return results
+
+    def _withdraw(self) -> int:
+        """Takes back what the kernel has not taken yet; how many that were. It looks only while we are inside."""
+        tail, taken = self._submit[self._tail_at], self._submit[self._taken_at]
+        self._submit[self._tail_at] = taken
+        return (tail - taken) & _WRAP
+
+    def _drain(self, under_way: int, results: list[int]) -> None:
+        """Waits for moves, however often the system call fails: they end without it, only less promptly."""
+        while under_way:
+            with contextlib.suppress(OSError):
+                self._enter(under_way)
+            os.sched_yield()  # any call into the kernel lets it finish what this thread began
+            under_way -= self._take(results)
 
     def _prepare(self, operation: int, pieces: Sequence[Piece], held: Sequence[ctypes.c_char], number: int) -> None:
         tail = self._submit[self._tail_at]
@@ -173,11 +191,18 @@ class RingFiles(PlainFiles):
                 ring = _Ring(self._depth)
             except OSError as error:
                 return [-(error.errno or errno.EIO)] * len(pieces)
+        is_sound = False
         try:
             results = ring.move(operation, pieces)
             self._complete(ring, operation, pieces, results)
+            is_sound = True
+        except OSError as error:  # of the ring: what is wrong with a piece is its result
+            return [-(error.errno or errno.EIO)] * len(pieces)
         finally:
-            self._idle.append(ring)
+            if is_sound:
+                self._idle.append(ring)
+            else:
+                ring.close()
             if self._is_closed:
                 self.close()
         return results

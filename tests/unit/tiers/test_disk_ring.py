@@ -1,5 +1,6 @@
 """The parts of io_uring that the contract of the port does not show."""
 
+import errno
 import mmap
 import os
 import signal
@@ -90,6 +91,52 @@ def test_memory_is_not_given_up_while_a_signal_is_raised(fd: int) -> None:
         files.close()
         os.close(reading)
         os.close(writing)
+
+
+def test_memory_is_not_given_up_while_the_system_call_fails_again_and_again(fd: int) -> None:
+    """The ring's descriptor becomes another file's while two moves are under way, so that no further call works."""
+    reading, writing = os.pipe()
+    files, returned = RingFiles(depth=4), threading.Event()
+    ring, before = files._idle[0], signal.signal(signal.SIGALRM, lambda number, frame: None)
+    parts, early = [memory(16), memory(16)], []
+
+    def break_the_ring() -> None:
+        while files._idle or ring._submit[ring._taken_at] != 2:  # until the kernel has both
+            pass
+        os.dup2(fd, ring.fd)
+        while not early:  # the signal ends the wait, and what is then called fails; until the first has landed
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+            early.append(returned.wait(0.2))
+        os.write(writing, b"y" * 16)
+        os.write(writing, b"y" * 16)
+
+    thread = threading.Thread(target=break_the_ring)
+    try:
+        thread.start()
+        found = list(files.read([Piece(reading, 0, part) for part in parts]))
+        returned.set()
+        thread.join()
+        assert early == [False], "the memory was given up while the kernel still had it"
+        assert [bytes(part) for part in parts] == [b"y" * 16] * 2
+        assert found == [-errno.EOPNOTSUPP] * 2
+        again = memory(256)
+        assert list(files.read([Piece(fd, 0, again)])) == [256], "the broken ring was used again"
+        assert bytes(again) == bytes(range(256))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        files.close()
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_ring_that_takes_nothing_moves_nothing_and_is_not_used_again(fd: int) -> None:
+    files = RingFiles(depth=4)
+    os.dup2(fd, files._idle[0].fd)
+    parts = [memory(256) for _ in range(9)]
+    assert list(files.read([Piece(fd, 0, part) for part in parts])) == [-errno.EOPNOTSUPP] * 9
+    assert {bytes(part) for part in parts} == {bytes(256)}
+    assert list(files.read([Piece(fd, 0, part) for part in parts])) == [256] * 9
+    files.close()
 
 
 def test_memory_that_cannot_be_written_is_refused_before_anything_moves(fd: int) -> None:
