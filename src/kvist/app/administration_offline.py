@@ -28,6 +28,8 @@ from kvist.tiers.disk_directory import INDEX
 from kvist.tiers.disk_settings import DiskSettings
 from kvist.tiers.regions import Regions
 
+_SHOWN_MAX = 200
+
 _RECORD_BYTES = 64 * 2**10
 """Of records in a directory that no server has ever used."""
 
@@ -43,7 +45,7 @@ def offline_verbs(specs: Sequence[DiskSpec | PoolSpec], secret: Path) -> Iterato
     Raises:
         ConfigError: a tier cannot be used, or its server runs.
     """
-    key_of = partial(tenant_key, load_secret(secret)) if secret.exists() else None
+    key_of = partial(tenant_key, load_secret(secret)) if _exists(secret) else None
     with closing(Regions()) as regions, contextlib.ExitStack() as stack:
         tiers: dict[TierName, OpenTier] = {}
         for spec in specs:  # each by what its own server shared it out by
@@ -60,7 +62,7 @@ def _record_bytes_min(spec: DiskSpec) -> int:
     """
     directory = Path(spec.path).absolute()
     index = directory / INDEX
-    if not index.exists():
+    if not _exists(index):
         raise ConfigError(f"tier {spec.name}: there is no tier in {directory}; name the directory that a server uses")
     facts = _facts_of(spec, index)
     settings = DiskSettings(directory=directory, bytes_max=spec.bytes, record_bytes_min=facts.record_bytes_min)
@@ -145,6 +147,18 @@ def secret_of(path: str | None, environment: Mapping[str, str]) -> Path:
         ConfigError: it was named and is not there.
     """
     found = secret_path(path, environment)
-    if path is not None and ("\0" in path or not found.exists()):
+    if path is not None and ("\0" in path or not _exists(found)):
         raise ConfigError(f"--cache-secret-file {path!r} is not there")
     return found
+
+
+def _exists(path: Path) -> bool:
+    """Whether a file is there.
+
+    Raises:
+        ConfigError: no file can be: its path is too long, or leads through what is no directory of this user.
+    """
+    try:
+        return path.exists()
+    except OSError as error:
+        raise ConfigError(f"{str(path)[:_SHOWN_MAX]!r} cannot be looked for: {error.strerror}") from error

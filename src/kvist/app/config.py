@@ -130,4 +130,6 @@ def _refuse(error: ValidationError) -> NoReturn:
     flag = _flag(str(first["loc"][0]))
     shown = repr(first["input"])
     shown = shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
+    if first["type"] == "extra_forbidden":  # nobody knows what was meant: it may be a misspelt password
+        raise ConfigError(f"{flag}: there is no such setting") from None
     raise ConfigError(f"{flag} {shown}: {first['msg']}") from error

@@ -22,6 +22,7 @@ from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec, read_tier_table
 from kvist.base.errors import ConfigError
 
 _LONGEST = 2**20
+_SHOWN_MAX = 200
 
 
 def read_config_file(path: Path) -> dict[str, object]:
@@ -60,8 +61,20 @@ def merged_tiers(
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"--tier {twice} is given twice; several of one kind need names of their own, in a file")
     specs = [*(spec for spec in file if spec.name not in names), *flags]
-    paths = [Path(spec.path).resolve() for spec in specs if isinstance(spec, DiskSpec)]
+    paths = [_resolved(spec) for spec in specs if isinstance(spec, DiskSpec)]
     if shared := next((path for path in paths if paths.count(path) > 1), None):
         raise ConfigError(f"two tiers use the directory {shared}; give each one of its own")
     order = ("dram", "disk", "pool")
     return tuple(sorted(specs, key=lambda spec: order.index(spec.kind)))
+
+
+def _resolved(spec: DiskSpec) -> Path:
+    """Where a tier's directory really is.
+
+    Raises:
+        ConfigError: nowhere.
+    """
+    try:
+        return Path(spec.path).resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to each other
+        raise ConfigError(f"tier {spec.name}: {spec.path[:_SHOWN_MAX]!r} is no directory: {error}") from error

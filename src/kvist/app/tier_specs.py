@@ -11,6 +11,7 @@ table gives the kind.
 from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from kvist.base.errors import ConfigError
 from kvist.base.units import parse_bytes
@@ -171,9 +172,22 @@ def _validated(fields: dict[str, object], where: str) -> DramSpec | DiskSpec | P
     except ValidationError as error:
         first = error.errors()[0]
         place = [str(each) for each in first["loc"][1:]]
-        shown = "" if set(place) & set(_SECRET_FIELDS) else f" {str(first['input'])[:_SHOWN_MAX]!r}"
+        shown = "" if set(place) & set(_SECRET_FIELDS) else _shown_input(first)
         # Without the cause: its text repeats the input, which may hold a password.
         raise ConfigError(f"{where}: {'.'.join(place)}{shown}: {first['msg']}") from None
+
+
+def _shown_input(error: ErrorDetails) -> str:
+    """A value that was refused, as part of a message; empty where it may be a secret.
+
+    Of a field that nobody knows, nobody knows what was meant: it may be a misspelt password. What is not one value,
+    such as a whole table, may hold one.
+    """
+    value = error["input"]
+    if error["type"] == "extra_forbidden" or not isinstance(value, str | int | float):
+        return ""
+    text = repr(value)
+    return f" {text}" if len(text) <= _SHOWN_MAX else f" {text[:_SHOWN_MAX]}..."
 
 
 def _shown(text: str, kind: str) -> str:

@@ -14,6 +14,8 @@
 Each message names the offending value and, where there is one, the remedy.
 """
 
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
 
 class KvistError(Exception):
     """Root of all errors raised on purpose."""
@@ -46,12 +48,14 @@ class CapacityError(KvistError):
 class TierError(KvistError):
     """A copy of a block could not be read or written.
 
+    What a tier's server or library said is often part of the message; characters that a terminal would obey are not.
+
     Attributes:
         tier: the name of the tier, as configured.
     """
 
     def __init__(self, message: str, *, tier: str) -> None:
-        super().__init__(f"{tier}: {message}")
+        super().__init__("".join(letter if letter.isprintable() else _REPLACEMENT for letter in f"{tier}: {message}"))
         self.tier = tier
 
 

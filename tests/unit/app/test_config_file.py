@@ -1,11 +1,14 @@
 """A configuration file: the flags' names, tiers as tables, flags before the file, and files that are none."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
+from kvist.app.administration_offline import offline_tiers, offline_verbs, secret_of
 from kvist.app.config import read_config
 from kvist.app.config_file import read_config_file
+from kvist.app.secret import load_secret
 from kvist.app.tier_specs import DiskSpec, DramSpec
 from kvist.base.errors import ConfigError
 
@@ -88,3 +91,24 @@ def test_a_file_that_cannot_be_read_is_one_error(tmp_path: Path) -> None:
 def test_one_name_twice_on_the_command_line_is_refused() -> None:
     with pytest.raises(ConfigError, match="given twice"):
         read_config({"tier": ["dram=1GiB", "dram=2GiB"]})
+
+
+WHERE_NOTHING_CAN_BE = ("x" * 256, "é" * 128, "loop", "loop/below", "file/below")
+
+
+@pytest.mark.parametrize("name", WHERE_NOTHING_CAN_BE)
+def test_a_directory_that_cannot_be_is_an_error_and_no_accident(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("pool")
+    (tmp_path / "pool").symlink_to("loop")
+    (tmp_path / "file").touch()
+    flag = f"disk={tmp_path / name}:1GiB"
+    with contextlib.suppress(ConfigError):  # or when it is opened
+        assert read_config({"tier": [flag]}).tiers[0].path == str(tmp_path / name)
+    with pytest.raises(ConfigError), offline_verbs(offline_tiers([flag], None), tmp_path / "secret"):
+        raise AssertionError("it is open")
+    with pytest.raises(ConfigError):
+        secret_of(str(tmp_path / name), {})
+    with pytest.raises(ConfigError):
+        load_secret(tmp_path / name)
+    with pytest.raises(ConfigError):
+        read_config_file(tmp_path / name)

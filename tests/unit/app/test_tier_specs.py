@@ -1,9 +1,13 @@
 """What may follow `--tier` or stand in a tier's table: each kind, and one clear error for everything else."""
 
+from pathlib import Path
+from traceback import format_exception
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvist.app.config import read_config
 from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec, read_tier_flag, read_tier_table
 from kvist.base.errors import ConfigError
 
@@ -104,3 +108,32 @@ def test_a_bad_table_is_one_short_error(name: str, table: object) -> None:
         read_tier_table(name, table)
     assert str(caught.value).startswith("[tiers.")
     assert len(str(caught.value)) < 300
+
+
+MISSPELT: list[tuple[str, dict[str, object]]] = [
+    *(
+        ("pool", {"url": "redis://h", name: value})
+        for name in ("passwrd", "password", "Password", "pass word", "")
+        for value in (SECRET, {"x": SECRET}, [SECRET], {SECRET: 1})
+    ),
+    ("pool", {"passwrd": SECRET}),
+    ("pool", {"url": 3, "passwrd": SECRET}),
+    ("disk", {"passwrd": SECRET}),
+    ("dram", {"bytes": {"passwrd": SECRET}}),
+    ("dram", {"bytes": "1GiB", "faults": {"passwrd": SECRET}}),
+    ("dram", {"bytes": "1GiB", "faults": {"one_in": 1, "passwrd": SECRET}}),
+]
+
+
+@pytest.mark.parametrize(("name", "table"), MISSPELT)
+def test_what_stands_in_a_field_that_nobody_knows_is_never_shown(
+    tmp_path: Path, name: str, table: dict[str, object]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_tier_table(name, table)
+    assert SECRET not in "".join(format_exception(caught.value))
+    config = tmp_path / "kvist.toml"
+    config.write_text(f'passwrd = "{SECRET}"\n')
+    with pytest.raises(ConfigError, match="passwrd") as whole:
+        read_config({"config": str(config)})
+    assert SECRET not in "".join(format_exception(whole.value))

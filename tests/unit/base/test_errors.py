@@ -54,3 +54,12 @@ def test_a_tier_error_names_the_tier_first() -> None:
 
 def test_every_error_says_what_it_is_for() -> None:
     assert [error.__name__ for error in ERRORS if not inspect.getdoc(error)] == []
+
+
+@pytest.mark.parametrize("kind", [TierError, *TierError.__subclasses__()])
+def test_what_a_tier_said_moves_no_cursor_and_begins_no_line(kind: type[TierError]) -> None:
+    said = "".join(map(chr, (*range(32), 127, *range(128, 160), 0x202E, 0x2028, 0xD800))) + "\x1b]0;title\x07\x1b[2J"
+    text = str(kind(f"it said {said} é", tier="po\x1b[31mol"))
+    assert text.isprintable()
+    assert text.startswith("po")
+    assert text.endswith("é")
