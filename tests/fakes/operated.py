@@ -1,13 +1,18 @@
 """An operator's verbs over small tiers, with a tokenizer of bytes and an engine that explains by rote."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+
+from starlette.types import ASGIApp
 
 from fakes.stock import POOL, Trial, offline_stock, opened
 from fakes.tiers import write_of
 from fakes.tokenizer import ByteTokenizer
+from kvist.app.administration import STOP_S, administered
+from kvist.app.private_socket import operator_listener
 from kvist.base.ids import GroupId, TenantId, TokenId
 from kvist.base.units import Bytes, Tokens
 from kvist.blocks.keys import BlockKey, HashChain, Namespace, tenant_key, tenant_tag
@@ -82,3 +87,10 @@ def operator(
     )
     with opened(make) as trial:
         yield Operator(verbs=Verbs(trial.stock, KEY_OF, model if knows_model else None), trial=trial)
+
+
+@contextmanager
+def served(app: ASGIApp, port: int, environment: Mapping[str, str], stop_s: int = STOP_S) -> Iterator[Path]:
+    """The app where the server of a port is looked for, as a server puts it there."""
+    with operator_listener(environment, port) as (path, listener), administered(app, listener, stop_s):
+        yield path

@@ -5,16 +5,15 @@ It runs on a thread of its own, so that neither a long command nor a client that
 
 import contextlib
 import logging
+import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from kvist.app.private_socket import private_listener, socket_path
 from kvist.blocks.keys import tenant_key
 from kvist.fabric.control import Fabric
 from kvist.server.administration import create_administration
@@ -67,33 +66,25 @@ def administration_app(fabric: Fabric, secret: bytes, reading: Reading, settings
 
 
 @contextlib.contextmanager
-def administered(app: ASGIApp, port: int, environment: Mapping[str, str], stop_s: int = STOP_S) -> Iterator[Path]:
-    """Serves the app for the length of a `with`, where `kvist cache` looks for the server of this port.
+def administered(app: ASGIApp, listener: socket.socket, stop_s: int = STOP_S) -> Iterator[None]:
+    """Serves the app for the length of a `with`.
 
     Args:
         app: as `administration_app` makes it.
-        port: of the server that it belongs to.
-        environment: says where this user's sockets are.
+        listener: as `kvist.app.private_socket.operator_listener` gives it, before anything that takes long: where it
+            cannot be had, the server should not begin.
         stop_s: how long commands that run at the end may take; what they began, the tiers go on with.
-
-    Yields:
-        Where it listens.
-
-    Raises:
-        ConfigError: it cannot listen there.
     """
-    path = socket_path(environment, port)
-    with private_listener(path) as listener:
-        server = uvicorn.Server(_config(app, stop_s))
-        thread = threading.Thread(target=server.run, args=([listener],), name="kvist-administration", daemon=True)
-        thread.start()
-        try:
-            yield path
-        finally:
-            server.should_exit = True
-            thread.join(2 * stop_s)
-            if thread.is_alive():
-                _log.warning("a command of kvist cache still runs, and is left behind")
+    server = uvicorn.Server(_config(app, stop_s))
+    thread = threading.Thread(target=server.run, args=([listener],), name="kvist-administration", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(2 * stop_s)
+        if thread.is_alive():
+            _log.warning("a command of kvist cache still runs, and is left behind")
 
 
 def _config(app: ASGIApp, stop_s: int) -> uvicorn.Config:

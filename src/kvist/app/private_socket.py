@@ -1,6 +1,7 @@
 """Unix sockets that only their user can reach: where they are, and that nobody has put something else there.
 
     $XDG_RUNTIME_DIR/kvist/PORT.sock, or without that variable /tmp/kvist-UID/PORT.sock
+    .../PORT-SOMETHING.sock where a server of the same port on another address was first
 
 The directory is 0700 and a socket 0600. In a directory that others may write to, a name proves nothing: owner, kind and
 mode of what is there are looked at, and links are not followed.
@@ -9,6 +10,8 @@ mode of what is there are looked at, and links are not followed.
 import contextlib
 import errno
 import os
+import re
+import secrets
 import socket
 import stat
 from collections.abc import Iterator, Mapping
@@ -20,6 +23,11 @@ VARIABLE = "XDG_RUNTIME_DIR"
 PATH_BYTES_MAX = 107
 _CONNECT_S = 2.0
 _BACKLOG = 16
+_NAME = re.compile(r"([0-9]{1,5})(-[0-9a-f]{8})?\.sock", re.ASCII)
+
+
+class SocketInUseError(ConfigError):
+    """Another server answers there."""
 
 
 def socket_directory(environment: Mapping[str, str]) -> Path:
@@ -45,8 +53,8 @@ def socket_path(environment: Mapping[str, str], port: int) -> Path:
     return socket_directory(environment) / f"{port}.sock"
 
 
-def sockets_there(environment: Mapping[str, str]) -> list[Path]:
-    """Every socket in this user's directory, by port; whether anybody answers is another question.
+def sockets_there(environment: Mapping[str, str], port: int | None = None) -> list[Path]:
+    """Every socket in this user's directory, or of one port, by port; whether anybody answers is another question.
 
     Raises:
         ConfigError: the directory is not the user's alone.
@@ -54,12 +62,40 @@ def sockets_there(environment: Mapping[str, str]) -> list[Path]:
     directory = socket_directory(environment)
     try:
         _check_directory(directory)
-        found = [path for path in directory.glob("*.sock") if path.stem.isascii() and path.stem.isdigit()]
+        found = [path for path in directory.glob("*.sock") if port_of(path) is not None]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise ConfigError(f"{directory} cannot be looked into: {error.strerror}") from error
-    return sorted(found, key=lambda path: (len(path.stem), path.stem))
+    return sorted(
+        (path for path in found if port in {None, port_of(path)}), key=lambda path: (port_of(path), path.stem)
+    )
+
+
+def port_of(path: Path) -> int | None:
+    """The port of the server whose socket has this name; None: it is no such name."""
+    match = _NAME.fullmatch(path.name)
+    return None if match is None else int(match[1])
+
+
+@contextlib.contextmanager
+def operator_listener(environment: Mapping[str, str], port: int) -> Iterator[tuple[Path, socket.socket]]:
+    """Listens where the server of a port is looked for; who comes waits until it is served.
+
+    A server has its port for itself on one address only: where another one of the same port answers already, a name of
+    its own is added.
+
+    Raises:
+        ConfigError: as `private_listener`.
+    """
+    path = socket_path(environment, port)
+    with contextlib.ExitStack() as stack:
+        try:
+            listener = stack.enter_context(private_listener(path))
+        except SocketInUseError:
+            path = path.with_name(f"{port}-{secrets.token_hex(4)}.sock")
+            listener = stack.enter_context(private_listener(path))
+        yield path, listener
 
 
 def check_socket(path: Path) -> None:
@@ -107,10 +143,15 @@ def private_listener(path: Path) -> Iterator[socket.socket]:
 def _bound(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(os.fspath(path))
+        try:
+            listener.bind(os.fspath(path))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:  # somebody was faster
+                raise SocketInUseError(f"another server answers at {_shown(path)}; choose another --port") from error
+            raise
         path.chmod(0o600)  # before anybody can connect
         listener.listen(_BACKLOG)
-    except OSError:
+    except (OSError, SocketInUseError):
         listener.close()
         raise
     return listener
@@ -143,7 +184,7 @@ def _remove_dead(path: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EWOULDBLOCK):
                 raise
-    raise ConfigError(f"another server answers at {_shown(path)}; stop it, or choose another --port")
+    raise SocketInUseError(f"another server answers at {_shown(path)}; stop it, or choose another --port")
 
 
 def _check_directory(directory: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 
 from kvist.app.administration import Reading, administered, administration_app
@@ -14,6 +15,7 @@ from kvist.app.config import ServeConfig
 from kvist.app.engine import read_geometry, started_engine
 from kvist.app.explain import explained_by
 from kvist.app.locate import locate
+from kvist.app.private_socket import operator_listener
 from kvist.app.progress import Progress, Report
 from kvist.app.secret import load_secret, secret_path
 from kvist.engine.backends.device import open_device
@@ -40,11 +42,23 @@ def run_server(config: ServeConfig, report: Report, on_ready: OnReady) -> None:
     """
     # First what is quick to refuse: an address in use, a device that is not there.
     open_device(config.device)
-    with closing(listen(config.host, config.port)) as listener:
-        _serve(config, listener, report, on_ready)
+    with ExitStack() as stack:
+        listener = stack.enter_context(closing(listen(config.host, config.port)))
+        operators = None
+        if config.tiers:
+            _, operators = stack.enter_context(operator_listener(os.environ, listener.getsockname()[1]))
+        _serve(config, _Listeners(clients=listener, operators=operators), report, on_ready)
 
 
-def _serve(config: ServeConfig, listener: socket.socket, report: Report, on_ready: OnReady) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listeners:
+    """Where a server is asked: by clients, and by operators if it has tiers."""
+
+    clients: socket.socket
+    operators: socket.socket | None
+
+
+def _serve(config: ServeConfig, listeners: _Listeners, report: Report, on_ready: OnReady) -> None:
     report(Progress(stage="Checking model files"))
     files = locate(config.model, progress=report)
     geometry = read_geometry(files.directory)  # before others read the directory, who know more kinds of models
@@ -58,7 +72,7 @@ def _serve(config: ServeConfig, listener: socket.socket, report: Report, on_read
         )
         settings = ServerSettings(model=card)
         app = create_app(started.engine, tokenizer, settings, SystemClock())
-        if started.fabric is not None:
+        if started.fabric is not None and listeners.operators is not None:
             reading = Reading(
                 load_tokenizer=partial(load_tokenizer, files.directory),
                 tokens_max=started.engine.limits.prompt_tokens_max,
@@ -66,7 +80,7 @@ def _serve(config: ServeConfig, listener: socket.socket, report: Report, on_read
             )
             secret = load_secret(secret_path(config.cache_secret_file, os.environ))
             operated = administration_app(started.fabric, secret, reading, settings)
-            stack.enter_context(administered(operated, listener.getsockname()[1], os.environ))
+            stack.enter_context(administered(operated, listeners.operators))
 
         def listening(host: str, port: int) -> None:
             shown = f"[{host}]" if ":" in host else host
@@ -75,4 +89,4 @@ def _serve(config: ServeConfig, listener: socket.socket, report: Report, on_read
         # What is loaded by now stays to the end; to look through it again and again would stop every thread each time.
         gc.collect()
         gc.freeze()
-        serve(app, listener, config.drain_seconds, listening)
+        serve(app, listeners.clients, config.drain_seconds, listening)

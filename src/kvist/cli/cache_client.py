@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from kvist.app.private_socket import check_socket, socket_path, sockets_there
+from kvist.app.private_socket import check_socket, port_of, socket_path, sockets_there
 from kvist.base.errors import ConfigError, KvistError, WireError
 
 Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -42,7 +42,8 @@ def find_server(path: str | None, port: int | None, environment: Mapping[str, st
     elif port is not None:
         if not 0 < port < 2**16:
             raise ConfigError(f"--port {port} is not one of 1 to 65535")
-        found = socket_path(environment, port)
+        sockets = sockets_there(environment, port)
+        found = _only(sockets) if len(sockets) > 1 else sockets[0] if sockets else socket_path(environment, port)
     else:
         found = _only(sockets_there(environment))
     check_socket(found)
@@ -110,5 +111,7 @@ def _only(found: list[Path]) -> Path:
             "yourself with --tier"
         )
     if len(found) > 1:
+        if len({port_of(path) for path in found}) < len(found):  # on several addresses
+            raise ConfigError(f"there are several servers; name one by --socket {', '.join(map(str, found))}")
         raise ConfigError(f"there are several servers; name one by --port {', '.join(path.stem for path in found)}")
     return found[0]

@@ -1,5 +1,6 @@
 """The server beside the server: it answers on its socket, on a thread of its own, and ends with the `with`."""
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,16 +9,17 @@ from tempfile import TemporaryDirectory
 import httpx
 import pytest
 
-from fakes.operated import KEY_OF, NAMESPACE, TEXT, operator, some_explanation, tenant_of, told
+from fakes.operated import KEY_OF, NAMESPACE, TEXT, operator, served, some_explanation, tenant_of, told
 from fakes.serving import SETTINGS
 from fakes.stock import fabric_stock
 from fakes.tiers import write_of
 from fakes.tokenizer import ByteTokenizer
-from kvist.app.administration import Reading, administered, administration_app
+from kvist.app.administration import Reading, administration_app
 from kvist.app.private_socket import VARIABLE
 from kvist.base.errors import ConfigError
 from kvist.base.ids import GroupId
 from kvist.blocks.keys import BlockKey, HashChain, tenant_tag
+from kvist.cli.cache_client import find_server
 from kvist.server.administration import create_administration
 from kvist.server.administration_ports import Explanation
 from kvist.tiers.ports import Address
@@ -38,7 +40,7 @@ def test_a_running_fabric_is_asked_and_changed_over_the_socket(environment: dict
     with operator(fabric_stock) as there:
         hashes = there.store(TEXT)
         app = create_administration(there.verbs, SETTINGS)
-        with administered(app, 8000, environment) as path:
+        with served(app, 8000, environment) as path:
             answer = post(path, "copy", {"all": True, "source": "pool", "target": "dram"}).json()
             assert answer["tiers"][0]["done"] == len(hashes)
             dram, _ = post(path, "tiers", {}).json()["tiers"]
@@ -63,7 +65,7 @@ def test_the_app_of_a_server_reads_prompts_as_the_server_does(environment: dict[
         tag = tenant_tag(KEY_OF(tenant_of("blue")))
         addresses = [Address(key=BlockKey(NAMESPACE, GroupId(0), "prefix", each), tenant=tag) for each in chain]
         there.trial.pool.write([write_of(address) for address in addresses])
-        with administered(app, 8000, environment) as path:
+        with served(app, 8000, environment) as path:
             assert post(path, "list", {"tenant": "blue"}).json()["blocks"][0]["hash"] == chain[0].hex()
             for tenant, done in (("red", 0), ("blue", 2)):
                 answer = post(path, "purge", {"prompt": text, "tenant": tenant}).json()
@@ -73,12 +75,19 @@ def test_the_app_of_a_server_reads_prompts_as_the_server_does(environment: dict[
     assert len(loads) == 1
 
 
-def test_two_servers_of_one_port_are_one_too_many(environment: dict[str, str]) -> None:
+def test_two_servers_of_one_port_on_two_addresses_are_both_asked(environment: dict[str, str]) -> None:
     with operator() as there:
         app = create_administration(there.verbs, SETTINGS)
-        with administered(app, 8000, environment) as path:
-            with pytest.raises(ConfigError, match="another server"), administered(app, 8000, environment):
-                raise AssertionError("both listen")
+        with served(app, 8000, environment) as path:
+            with served(app, 8000, environment) as other:
+                assert other != path
+                assert post(other, "tiers", {}).status_code == 200
+                with pytest.raises(ConfigError, match=re.escape(str(other))):
+                    find_server(None, 8000, environment)
+                with pytest.raises(ConfigError, match="--socket"):
+                    find_server(None, None, environment)
+                assert find_server(str(other), None, environment) == other
+            assert find_server(None, 8000, environment) == find_server(None, None, environment) == path
             assert post(path, "tiers", {}).status_code == 200
 
 
@@ -100,7 +109,7 @@ def test_it_ends_although_a_command_still_runs(environment: dict[str, str]) -> N
             except httpx.HTTPError as error:
                 failed.append(error)
 
-        with administered(app, 8000, environment, stop_s=1) as path:
+        with served(app, 8000, environment, stop_s=1) as path:
             asking = threading.Thread(target=ask, args=(path,))
             asking.start()
             assert begun.wait(60)

@@ -15,6 +15,8 @@ from kvist.app.private_socket import (
     _check_own_directory,
     _check_own_socket,
     check_socket,
+    operator_listener,
+    port_of,
     private_listener,
     socket_directory,
     socket_path,
@@ -181,3 +183,40 @@ def test_nothing_there_and_no_directory_above_are_errors(runtime: Path) -> None:
         check_socket(runtime / "1.sock")
     with pytest.raises(ConfigError, match="cannot listen"), private_listener(runtime / "no" / "such" / "1.sock"):
         raise AssertionError("it listens")
+
+
+def test_one_of_the_same_port_has_a_name_of_its_own_and_leaves_nothing(environment: dict[str, str]) -> None:
+    with operator_listener(environment, 8000) as (first, _), operator_listener(environment, 8000) as (second, _):
+        assert first == socket_path(environment, 8000)
+        assert (port_of(first), port_of(second)) == (8000, 8000)
+        with operator_listener(environment, 80) as (other, _):
+            assert sockets_there(environment) == [other, first, second]
+            assert sockets_there(environment, 8000) == [first, second]
+        assert answers(first)
+        assert answers(second)
+        assert mode_of(second) == 0o600
+    assert sockets_there(environment) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x.sock",
+        "8000-.sock",
+        "8000-xyzxyzxy.sock",
+        "8000-0123456.sock",
+        "8000.sock.sock",
+        "\u0661.sock",
+        "1234567.sock",
+    ],
+)
+def test_other_names_are_no_server_s(name: str) -> None:
+    assert port_of(Path(name)) is None
+
+
+def test_what_is_in_its_place_is_not_gone_around(environment: dict[str, str]) -> None:
+    path = socket_path(environment, 8000)
+    path.parent.mkdir(mode=0o700)
+    path.write_text("a file")
+    with pytest.raises(ConfigError, match="is not a socket"), operator_listener(environment, 8000):
+        raise AssertionError("it listens elsewhere")

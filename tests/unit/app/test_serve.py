@@ -14,6 +14,7 @@ import pytest
 
 from kvist.app.budget import Budget
 from kvist.app.config import read_config
+from kvist.app.private_socket import VARIABLE
 from kvist.app.progress import silent
 from kvist.app.serve import run_server
 from kvist.base.errors import CapacityError, ConfigError, ModelError
@@ -130,3 +131,15 @@ def test_what_is_not_supported_is_refused_before_its_other_files_are_read(folder
 
 def test_a_pool_larger_than_the_machine_is_refused(folder: Path) -> None:
     assert "1024.0 TiB of KV memory do not fit" in str(refused(folder, kv_memory="1024TiB"))
+
+
+def test_a_place_for_operators_that_cannot_be_had_is_told_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    (tmp_path / "kvist").write_text("not a directory")
+    stages: list[str] = []
+    config = read_config({"model": "/nowhere/at/all", "port": 0, "tier": ["dram=1MiB"]})
+    with pytest.raises(ConfigError, match="is not a directory"):
+        run_server(config, lambda progress: stages.append(progress.stage), lambda url, budget: None)
+    assert stages == []

@@ -10,9 +10,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from fakes.operated import TEXT, operator
+from fakes.operated import TEXT, operator, served
 from fakes.serving import SETTINGS
-from kvist.app.administration import administered
 from kvist.app.private_socket import VARIABLE, private_listener, socket_path
 from kvist.base.errors import ConfigError, KvistError, WireError
 from kvist.cli.cache_client import asker, find_server
@@ -53,7 +52,7 @@ def http(status: str, body: bytes) -> bytes:
 def test_a_running_server_does_what_it_is_asked(environment: dict[str, str]) -> None:
     with operator() as there:
         hashes = there.store(TEXT)
-        with administered(create_administration(there.verbs, SETTINGS), 8000, environment):
+        with served(create_administration(there.verbs, SETTINGS), 8000, environment):
             ask = asker(find_server(None, None, environment))
             assert [block["hash"] for block in ask("list", {})["blocks"]] == hashes
             assert ask("purge", {"all": True})["unknown"] == []
@@ -61,7 +60,7 @@ def test_a_running_server_does_what_it_is_asked(environment: dict[str, str]) -> 
 
 
 def test_what_the_server_refuses_is_told_in_its_words(environment: dict[str, str]) -> None:
-    with operator() as there, administered(create_administration(there.verbs, SETTINGS), 8000, environment) as path:
+    with operator() as there, served(create_administration(there.verbs, SETTINGS), 8000, environment) as path:
         with pytest.raises(ConfigError, match="no tier 'cellar'"):
             asker(path)("list", {"tier": "cellar"})
         with pytest.raises(ConfigError, match="Nothing is chosen"):

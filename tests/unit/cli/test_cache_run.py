@@ -11,9 +11,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from fakes.operated import TEXT, Operator, operator
+from fakes.operated import TEXT, Operator, operator, served
 from fakes.serving import SETTINGS
-from kvist.app.administration import administered
 from kvist.app.private_socket import VARIABLE
 from kvist.base.errors import ConfigError
 from kvist.cli.cache_run import body_of, read_prompt
@@ -29,7 +28,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator]:
     with TemporaryDirectory(prefix="kvist-") as folder, operator() as there:
         monkeypatch.setenv(VARIABLE, folder)
         monkeypatch.setenv("COLUMNS", "200")
-        with administered(create_administration(there.verbs, SETTINGS), int(PORT), os.environ):
+        with served(create_administration(there.verbs, SETTINGS), int(PORT), os.environ):
             yield there
 
 
