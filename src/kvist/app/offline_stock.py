@@ -6,7 +6,7 @@ and kept as carefully as a server keeps them, so that budget and quotas hold her
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,6 +21,12 @@ from kvist.fabric.outcome import Outcome
 from kvist.tiers.ports import Absent, Address, Damaged, Entry, Found, Read, Stored, Tier, Write
 
 _BATCH = 16
+
+_READ_BYTES = 64 * 2**20
+"""Of records worked on at once; one that is longer comes alone."""
+
+_RECORD_BYTES_MAX = 512 * 2**20
+"""No record of any model is longer; what says that it is, is not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,21 +71,7 @@ class OfflineStock:
 
     def pin(self, tier: TierName, entries: Sequence[Entry], timeout_s: float, *, pinned: bool) -> Outcome:
         """See `Stock.pin`."""
-        held = self._one(tier)
-
-        def pin(batch: Sequence[Entry]) -> Outcome:
-            outcome = Outcome()
-            for expires, group in itertools.groupby(batch, lambda entry: entry.expires_unix_s):
-                addresses = [entry.address for entry in group]
-                never = pinned and held.book is None
-                there = held.tier.keep(addresses, pinned=pinned, expires_unix_s=None if never else expires)
-                for address in addresses:
-                    if held.book is not None:
-                        held.book.pin(address.key, pinned=pinned)
-                outcome += Outcome(done=sum(there), absent=len(there) - sum(there))
-            return outcome
-
-        return self._batched(entries, timeout_s, pin)
+        return self._batched(entries, timeout_s, partial(self._pin, self._one(tier), pinned=pinned))
 
     def copy(self, source: TierName, target: TierName, entries: Sequence[Entry], timeout_s: float) -> Outcome:
         """See `Stock.copy`."""
@@ -122,17 +114,39 @@ class OfflineStock:
         self, entries: Sequence[Entry], timeout_s: float, work: Callable[[Sequence[Entry]], Outcome]
     ) -> Outcome:
         until_s, outcome = self._clock.now_s() + timeout_s, Outcome()
-        for first in range(0, len(entries), _BATCH):
+        for batch in _batches(entries):
             if self._clock.now_s() >= until_s:
-                return outcome + Outcome(left=len(entries) - first)
+                outcome += Outcome(left=len(batch))
+                continue
             with self._lock:
-                outcome += work(entries[first : first + _BATCH])
+                outcome += work(batch)
+        return outcome
+
+    def _pin(self, held: _Held, batch: Sequence[Entry], *, pinned: bool) -> Outcome:
+        """A keyed tier forgets when what it pins should expire; the record itself knows."""
+        entries, outcome = list(batch), Outcome()
+        if held.book is None and not pinned:
+            found = self._read(held, [entry for entry in batch if entry.pinned])
+            outcome = replace(found.outcome, done=0)
+            entries = [entry for entry in batch if not entry.pinned] + [entry for entry, _ in found.sound]
+        for expires, group in itertools.groupby(entries, lambda entry: entry.expires_unix_s):
+            addresses = [entry.address for entry in group]
+            never = pinned and held.book is None
+            there = held.tier.keep(addresses, pinned=pinned, expires_unix_s=None if never else expires)
+            for address in addresses:
+                if held.book is not None:
+                    held.book.pin(address.key, pinned=pinned)
+            outcome += Outcome(done=sum(there), absent=len(there) - sum(there))
         return outcome
 
     def _read(self, held: _Held, batch: Sequence[Entry]) -> "_Records":
-        """Reads records whole; the tier proves them. What is not as it should be is taken out."""
+        """Reads records whole; the tier proves them. What is not as it should be is taken out.
+
+        What is longer than a record can be is left.
+        """
+        found = _Records(left=sum(entry.record_bytes > _RECORD_BYTES_MAX for entry in batch))
+        batch = [entry for entry in batch if entry.record_bytes <= _RECORD_BYTES_MAX]
         reads = [Read(address=each.address, into=memoryview(bytearray(each.record_bytes))) for each in batch]
-        found = _Records()
         for entry, read, outcome in zip(batch, reads, held.tier.read(reads), strict=True):
             match outcome:
                 case Found(header=header):
@@ -166,7 +180,7 @@ class OfflineStock:
         placed = [(entry, record, address) for entry, record, address in claimed if address is not None]
         stored = self._write(target, placed, owner)
         done = len(batch) - len(missing) + stored
-        return replace(found.outcome, done=done, left=len(found.sound) - stored)
+        return replace(found.outcome, done=done, left=found.left + len(found.sound) - stored)
 
     def _claim(self, target: _Held, entry: Entry, owner: Ticket) -> Address | None:
         """Where a record goes; what must make room for it is deleted first."""
@@ -215,6 +229,20 @@ class OfflineStock:
         return [entry for entry, is_in in zip(batch, there, strict=True) if not is_in]
 
 
+def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Entries, so many at once as need little memory, however long they say they are."""
+    batch: list[Entry] = []
+    nbytes = 0
+    for entry in entries:
+        if batch and (len(batch) == _BATCH or nbytes + entry.record_bytes > _READ_BYTES):
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(entry)
+        nbytes += entry.record_bytes
+    if batch:
+        yield batch
+
+
 def _books(name: TierName, book: Book | None) -> TierBooks:
     if book is None:
         return TierBooks(name=name)
@@ -240,7 +268,8 @@ class _Records:
     sound: list[tuple[Entry, memoryview]] = field(default_factory=list)
     damaged: list[Entry] = field(default_factory=list)
     absent: list[Entry] = field(default_factory=list)
+    left: int = 0
 
     @property
     def outcome(self) -> Outcome:
-        return Outcome(done=len(self.sound), damaged=len(self.damaged), absent=len(self.absent))
+        return Outcome(done=len(self.sound), damaged=len(self.damaged), absent=len(self.absent), left=self.left)
