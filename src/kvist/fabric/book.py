@@ -35,9 +35,9 @@ from kvist.tiers.ports import Address, Entry
 
 
 class Book:
-    """Entries, places, turns, quotas and ledger of one placed tier.
+    """Entries, places, turns, quotas and ledger of one placed tier. Called under one lock.
 
-    Called under one lock. A call costs a few microseconds, apart from those that name many records.
+    A call costs a few microseconds, apart from those that name many records.
     """
 
     def __init__(self, limits: BookLimits, make_order: Callable[[], EvictionOrder] = LongestUnused) -> None:
@@ -91,10 +91,11 @@ class Book:
     def reserve(self, claim: Claim, owner: Ticket, now_unix_s: float) -> Reserved | Refused:
         """Finds a place for a record, evicting what may go.
 
-        Of the same class the first in order goes, unless an extent of another class was last used before that one
-        was: then all of that extent goes. A tenant at its quota makes room among its own records first. Where only
-        the record is one too many, the one goes that was used longest ago.
+        Of the same class the first in order goes, unless an extent of another class was last used before that one:
+        then all of that extent. A tenant at its quota makes room among its own first. If there is a place and only
+        `records_max` is in the way, the record used longest ago goes.
         """
+        self._space.retry(now_unix_s)
         reason = self._why_not(claim, now_unix_s)
         if reason is not None:
             return Refused(reason=reason)
@@ -123,15 +124,19 @@ class Book:
         """
         row = self._written(key, owner)
         row.writer = None
+        self._space.prove(row.place)
         self._list(row, created_unix_s, pinned=False)
         return self._end_if_doomed(row)
 
-    def cancel(self, key: BlockKey, owner: Ticket) -> None:
+    def cancel(self, key: BlockKey, owner: Ticket, *, full_unix_s: float | None = None) -> None:
         """The write failed or never began: the place is free, and nothing counts as stored.
 
-        Where nobody knows whether something of it is at the tier, delete it there first.
+        Where nobody knows whether something of it is at the tier, delete it there first. `full_unix_s`: it failed at
+        this time because the medium had no room (see `Space.shut`).
         """
         row = self._written(key, owner)
+        if full_unix_s is not None:
+            self._space.shut(row.place, full_unix_s)
         self._turns.leave(row)
         self._free(row)
 
@@ -247,9 +252,7 @@ class Book:
             AssertionError: naming what does not.
         """
         rows = list(self._rows.values())
-        assert {row.key: row.place.offset for row in rows} == {row.key: at for at, row in self._at.items()}, (
-            "places differ"
-        )
+        assert {row.place.offset: row for row in rows} == self._at, "places differ"
         audit_rows(rows, live)
         audit_ledger(rows, self.statistics(), self._quotas.of)
         self._space.audit(row.place for row in rows)

@@ -7,8 +7,12 @@ Every extent belongs to one class (the length of its places) or to none; it belo
 place is given back. So a class cannot fragment another one's bytes: what one extent has, any class may have next.
 Each operation is O(1).
 
+An extent may exist on paper only: a medium that others fill has no room for it. Those where nothing was ever stored
+are *unproven*; when one turns out to be missing, all of them are shut until one is tried again and proves itself.
+
 Laws:
     * Places in use never overlap, and none crosses the border of an extent.
+    * No place is handed out in a shut extent.
     * With a single class every whole extent can be filled; lost are a rest smaller than a place in each extent, and
       what `bytes_max` has beyond the last whole extent.
 """
@@ -18,6 +22,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kvist.tiers.ports import Place
+
+_RETRY_S = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +67,9 @@ class Space:
         self._table = [_Extent(start=index * extent_bytes) for index in range(self.extents)]
         self._free = dict.fromkeys(range(self.extents))
         self._open: dict[int, dict[int, None]] = {}
+        self._unproven = dict.fromkeys(range(self.extents))
+        self._shut: dict[int, None] = {}
+        self._shut_unix_s = 0.0
 
     def length_of(self, record_bytes: int) -> int:
         """Bytes of the place that a record needs."""
@@ -125,6 +134,7 @@ class Space:
         else:
             return f"{place} is in use already"
         self._fill(index, length)
+        self.prove(place)
         return None
 
     def give(self, place: Place) -> None:
@@ -137,12 +147,41 @@ class Space:
         assert number not in extent.given, f"{place} is not in use"
         extent.given[number] = None
         self.bytes_used -= place.length
-        opened = self._open[place.length]
-        opened[index] = None
         if extent.used == 0:
-            del opened[index]
-            self._table[index] = _Extent(start=extent.start)
-            self._free[index] = None
+            self._open.get(place.length, {}).pop(index, None)
+            self._table[index] = extent = _Extent(start=extent.start)
+        if index not in self._shut:
+            self._offer(index, extent)
+
+    def prove(self, place: Place) -> None:
+        """Something was stored there: the extent exists, and so may others that were thought to be missing."""
+        index = self.extent_of(place.offset)
+        if index in self._unproven:
+            del self._unproven[index]
+            while self._shut:
+                self._reopen(next(iter(self._shut)))
+
+    def shut(self, place: Place, now_unix_s: float) -> None:
+        """The medium has no room for the extent of a place: for a while, none is used where nothing was ever stored.
+
+        Does nothing when something was stored in this one: then it exists, and what is wrong is something else.
+        """
+        if self.extent_of(place.offset) not in self._unproven:
+            return
+        self._shut_unix_s = now_unix_s
+        for index in self._unproven:
+            self._shut[index] = None
+            self._free.pop(index, None)
+            self._open.get(self._table[index].length, {}).pop(index, None)
+
+    def retry(self, now_unix_s: float) -> None:
+        """From time to time uses one of the extents that are shut, to see whether the medium has room again."""
+        if not self._shut or 0 <= now_unix_s - self._shut_unix_s < _RETRY_S:  # the calendar may jump either way
+            return
+        self._shut_unix_s = now_unix_s
+        empty = next((index for index in self._shut if not self._table[index].length), None)
+        if empty is not None:
+            self._reopen(empty)
 
     def places(self, extent: int) -> Sequence[int]:
         """Offsets of the places in use in one extent, ascending."""
@@ -163,9 +202,25 @@ class Space:
             assert end <= after, f"a place that ends at {end} overlaps the one at {after}"
         assert self.bytes_used == sum(length for _, length in found), f"{self.bytes_used} bytes are counted"
         for index, extent in enumerate(self._table):
-            assert (extent.used == 0) == (extent.length == 0) == (index in self._free), f"extent {index}: {extent}"
+            is_shut, is_free = index in self._shut, index in self._free
+            assert (extent.used == 0) == (extent.length == 0) == (is_free or (is_shut and not extent.used)), (
+                f"extent {index}: {extent}, free: {is_free}, shut: {is_shut}"
+            )
+            assert not (is_shut and (is_free or index not in self._unproven)), f"extent {index} is shut and in use"
             is_open = index in self._open.get(extent.length, {})
-            assert is_open == (0 < extent.used < extent.places), f"extent {index} is open: {is_open}, {extent}"
+            wanted = 0 < extent.used < extent.places and not is_shut
+            assert is_open == wanted, f"extent {index} is open: {is_open}, {extent}"
+
+    def _reopen(self, index: int) -> None:
+        del self._shut[index]
+        self._offer(index, self._table[index])
+
+    def _offer(self, index: int, extent: _Extent) -> None:
+        """Lets places be taken from an extent that has some."""
+        if not extent.length:
+            self._free[index] = None
+        elif extent.used < extent.places:
+            self._open.setdefault(extent.length, {})[index] = None
 
     def _assign(self, index: int, length: int) -> int:
         del self._free[index]

@@ -8,10 +8,11 @@ are done one after the other (`kvist.fabric.ports.Carrier`), so that what is owe
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from kvist.base.errors import TierFullError
 from kvist.blocks.keys import BlockKey, TenantTag
 from kvist.fabric.claims import Claim, Refused
 from kvist.fabric.desk import Desk
-from kvist.fabric.jobs import Changed, DeleteJob, Report, StoreJob, StoreOrder, Written
+from kvist.fabric.jobs import Broken, Changed, DeleteJob, Report, StoreJob, StoreOrder, Written
 from kvist.fabric.messages import Ticket
 from kvist.fabric.parcels import Parcel
 from kvist.fabric.tier_state import TierState
@@ -154,8 +155,9 @@ class Writing:
 
     def _written(self, tier: TierState, job: StoreJob, report: Report) -> None:
         if not isinstance(report, Written):
+            is_full = isinstance(report, Broken) and isinstance(report.error, TierFullError)
             for order in job.orders:
-                self._cancel(tier, order, job.ticket)
+                self._cancel(tier, order, job.ticket, is_full=is_full)
             # Of a job that broke nothing is known: what it was to write may be there.
             self.owe(tier, (*job.evicted, *(order.address for order in job.orders if tier.book is not None)))
             return
@@ -164,7 +166,7 @@ class Writing:
             if isinstance(outcome, Stored):
                 self._commit(tier, order, job.ticket)
             else:
-                self._cancel(tier, order, job.ticket)
+                self._cancel(tier, order, job.ticket, is_full=outcome.lacks_room)
 
     def _commit(self, tier: TierState, order: StoreOrder, ticket: Ticket) -> None:
         del self._keys[tier.name, order.address.key]
@@ -176,11 +178,12 @@ class Writing:
         removed = tier.book.commit(order.address.key, ticket, order.created_unix_s)
         self.owe(tier, () if removed is None else (removed,))
 
-    def _cancel(self, tier: TierState, order: StoreOrder, ticket: Ticket) -> None:
+    def _cancel(self, tier: TierState, order: StoreOrder, ticket: Ticket, *, is_full: bool = False) -> None:
         del self._keys[tier.name, order.address.key]
         tier.tally.declined += 1
         if tier.book is not None:
-            tier.book.cancel(order.address.key, ticket)
+            full_unix_s = self._desk.calendar.now_unix_s() if is_full else None
+            tier.book.cancel(order.address.key, ticket, full_unix_s=full_unix_s)
 
     @staticmethod
     def _forget(tier: TierState, addresses: Iterable[Address]) -> None:

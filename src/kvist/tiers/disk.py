@@ -27,7 +27,7 @@ from kvist.base.errors import ConfigError, TierError, TierUnavailableError
 from kvist.base.units import format_bytes
 from kvist.blocks.keys import BlockKey, TenantTag
 from kvist.tiers.disk_directory import Directory
-from kvist.tiers.disk_errors import FOREIGN, describe, error_of, translated
+from kvist.tiers.disk_errors import FOREIGN, FULL, describe, error_of, translated
 from kvist.tiers.disk_files import FilePort, PlainFiles
 from kvist.tiers.disk_index import Row
 from kvist.tiers.disk_recovery import load_rows, open_index
@@ -241,8 +241,7 @@ class DiskTier:
             with translated(tier=self._name):
                 codes = self._move(taken)
             self._commit([each for each, code in zip(taken, codes, strict=True) if code == 0])
-        self._check_some_worked(codes)
-        outcomes = iter([NotStored(reason=describe(code)) if code else _STORED for code in codes])
+        outcomes = iter([_write_outcome(code) for code in codes])
         return [NotStored(reason=refused[i]) if i in refused else next(outcomes) for i in range(len(writes))]
 
     @contextmanager
@@ -273,7 +272,11 @@ class DiskTier:
                     self._rows.end(offset)
 
     def _move(self, writes: Sequence[Write]) -> list[int]:
-        """Writes records where there is, or can be, a file; for each 0 or an error number."""
+        """Writes records where there is, or can be, a file; for each 0 or an error number.
+
+        Raises:
+            TierError: none can be written, and not because there is no room for more files: others may be had.
+        """
         spans = [Span(_place_of(each).offset, each.record) for each in writes]
         codes = dict.fromkeys((span.offset // self.segment_bytes for span in spans), 0)
         for number in sorted(codes):
@@ -282,6 +285,8 @@ class DiskTier:
         ready = [index for index, code in enumerate(results) if code == 0]
         for index, code in zip(ready, self._segments.write([spans[index] for index in ready]), strict=True):
             results[index] = code
+        tried = {*ready, *(index for index, code in enumerate(results) if code not in FULL)}
+        self._check_some_worked([results[index] for index in sorted(tried)])
         return results
 
     def _commit(self, writes: Sequence[Write]) -> None:
@@ -369,6 +374,10 @@ def _unread(read: Read, row: Row | None) -> ReadOutcome | None:
     if row.record_bytes != read.into.nbytes:
         return Damaged(reason=f"{row.record_bytes} bytes are there, not {read.into.nbytes}")
     return None
+
+
+def _write_outcome(code: int) -> WriteOutcome:
+    return NotStored(reason=describe(code), lacks_room=code in FULL) if code else _STORED
 
 
 def _read_outcome(code: int) -> ReadOutcome:

@@ -11,7 +11,9 @@ from kvist.base.errors import TierError, TierFullError, TierUnavailableError
 FOREIGN = (OSError, sqlite3.Error)
 """Everything that files and the index may raise."""
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What the system answers when there is no room."""
+
 _FULL_REMEDY = "free some space there, or give the tier a smaller budget"
 
 
@@ -32,7 +34,7 @@ def tier_error(error: Exception, *, tier: str) -> TierError:
 
 def error_of(code: int, *, tier: str) -> TierError:
     """The same for a bare error number of the operating system."""
-    if code in _FULL:
+    if code in FULL:
         return TierFullError(f"the disk has no room: {describe(code)} ({_FULL_REMEDY})", tier=tier)
     return TierUnavailableError(f"the disk failed: {describe(code)}", tier=tier)
 

@@ -113,9 +113,14 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotStored:
-    """The record was not taken, for a reason that concerns this record alone; nothing of it is left."""
+    """The record was not taken, for a reason that concerns this record alone; nothing of it is left.
+
+    Attributes:
+        lacks_room: whether the medium has no room for this place, as long as nobody frees some; for others it may have.
+    """
 
     reason: str
+    lacks_room: bool = False
 
 
 WriteOutcome = Stored | NotStored

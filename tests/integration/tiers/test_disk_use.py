@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from fakes.files import FailingFiles
+from fakes.files import ENOSPC, FailingFiles
 from fakes.tiers import BLUE, NOW_UNIX_S, key_of, read_of, write_of
 from kvist.app.clock import SystemClock
 from kvist.app.tier_specs import DiskSpec
 from kvist.app.tiers import opened_tiers
 from kvist.base.errors import TierUnavailableError
 from kvist.fabric.book import Book
-from kvist.fabric.claims import Claim, Reserved
+from kvist.fabric.claims import BookLimits, Claim, Reserved
 from kvist.fabric.messages import Ticket
 from kvist.tiers.disk import DiskTier
 from kvist.tiers.disk_settings import DiskSettings
-from kvist.tiers.ports import Absent, Address, Found, Place, ReadOutcome, Stored, Tier, Write
+from kvist.tiers.ports import Absent, Address, Found, NotStored, Place, ReadOutcome, Stored, Tier, Write
 from kvist.tiers.regions import Regions
 
 KIB, MIB = 2**10, 2**20
@@ -100,7 +100,7 @@ class Shop:
     """A tier and its books, used as a server uses them; what is stored is counted at the tier."""
 
     def __init__(self, tier: Tier, book: Book) -> None:
-        self.tier, self.book = tier, book
+        self.tier, self.book, self.now_unix_s = tier, book, NOW_UNIX_S
         tier.delete(book.restore(tier.entries(), NOW_UNIX_S))
         self.kept = book.statistics().resident
 
@@ -115,17 +115,17 @@ class Shop:
         writes: list[Write] = []
         for number in numbers:
             claim = Claim(key=key_of(number), tenant=BLUE, record_bytes=length)
-            answer = self.book.reserve(claim, Ticket(1), NOW_UNIX_S)
+            answer = self.book.reserve(claim, Ticket(1), self.now_unix_s)
             if isinstance(answer, Reserved):
                 self.tier.delete(answer.evicted)
                 writes.append(write_of(answer.address, length, number))
         outcomes = self.tier.write(writes)
         for write, outcome in zip(writes, outcomes, strict=True):
             key = write.address.key
-            if outcome == Stored():
+            if not isinstance(outcome, NotStored):
                 self.book.commit(key, Ticket(1), write.created_unix_s)
             else:
-                self.book.cancel(key, Ticket(1))
+                self.book.cancel(key, Ticket(1), full_unix_s=self.now_unix_s if outcome.lacks_room else None)
         self.book.audit(())
         assert self.tier.statistics().records == self.book.statistics().resident
         return sum(outcome == Stored() for outcome in outcomes)
@@ -159,3 +159,29 @@ def test_a_directory_full_of_one_model_s_records_goes_on_with_another_s(
     with served(tmp_path, after) as shop:
         assert shop.kept == len(stored)
         assert shop.store(range(2200, 2300), after) == 100
+
+
+def test_a_medium_that_others_have_filled_goes_on_with_the_files_that_there_are(tmp_path: Path) -> None:
+    """And with all of them again when there is room."""
+    port = FailingFiles()
+    with opened(tmp_path, port) as tier:
+        limits = BookLimits(
+            bytes_max=tier.bytes_for_records,
+            extent_bytes=tier.segment_bytes,
+            alignment=tier.alignment,
+            records_max=tier.records_max,
+        )
+        shop = Shop(tier, Book(limits))
+        per_file, files = tier.segment_bytes // PLACE, tier.bytes_for_records // tier.segment_bytes
+        assert shop.store(range(3 * per_file), PLACE) == 3 * per_file
+        port.allocate_code = ENOSPC
+        stored = shop.store(range(1000, 1400), PLACE)
+        assert 400 - 16 <= stored < 400, "a call or so is what it takes to learn it"
+        assert shop.book.statistics().resident == 3 * per_file
+        assert shop.store(range(2000, 2400), 2 * PLACE) == 400, "records of another length as well"
+        shop.now_unix_s += 3600.0
+        assert 400 - 16 <= shop.store(range(3000, 3400), PLACE) < 400, "it was not tried again"
+        port.allocate_code = 0
+        shop.now_unix_s += 3600.0
+        assert shop.store(range(4000, 4800), PLACE) == 800
+        assert tier.statistics().bytes_allocated >= files * tier.segment_bytes

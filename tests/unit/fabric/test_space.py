@@ -138,3 +138,84 @@ def test_the_audit_sees_what_owners_and_space_do_not_agree_on() -> None:
     space.bytes_used += 1
     with pytest.raises(AssertionError, match="bytes are counted"):
         space.audit([place])
+
+
+class TestMissing:
+    """A medium that others fill has no room for some extents."""
+
+    NOW = 1000.0
+
+    def proven(self, extents: int, missing: int) -> tuple[Space, list[Place]]:
+        """Of so many extents with places of 16 bytes, all but the last ones are full and proven."""
+        space = Space(bytes_max=extents * 64, extent_bytes=64, alignment=4)
+        places = [space.take(16) for _ in range(4 * (extents - missing))]
+        found = [place for place in places if place is not None]
+        for place in found:
+            space.prove(place)
+        return space, found
+
+    def test_what_exists_is_used_and_nothing_else(self) -> None:
+        space, places = self.proven(5, missing=3)
+        wrong = [space.take(16), space.take(16), space.take(8)]
+        for place in wrong:
+            assert place is not None
+            space.shut(place, self.NOW)
+            space.give(place)
+            space.audit([*places, *(other for other in wrong[wrong.index(place) + 1 :] if other is not None)])
+        assert not space.has_room(16)
+        assert space.take(8) is None
+        space.give(places.pop())
+        again = space.take(16)
+        assert again is not None
+        assert space.extent_of(again.offset) == 1
+        space.audit([*places, again])
+
+    def test_one_is_tried_again_from_time_to_time_and_proves_them_all(self) -> None:
+        space, places = self.proven(4, missing=3)
+        wrong = space.take(16)
+        assert wrong is not None
+        space.shut(wrong, self.NOW)
+        space.give(wrong)
+        space.retry(self.NOW + 59)
+        assert not space.has_room(16)
+        for later in (self.NOW + 60, self.NOW - 1):  # a calendar that was set back must not shut them for ever
+            space.shut(wrong, self.NOW)
+            space.retry(later)
+            trial = space.take(64)
+            assert trial is not None
+            assert not space.has_room(64), "more than one is tried at once"
+            space.shut(trial, later)
+            space.give(trial)
+            space.audit(places)
+        space.retry(self.NOW + 200)
+        trial = space.take(64)
+        assert trial is not None
+        space.prove(trial)
+        assert len(filled(space, 64)) == 2, "the medium has room again"
+
+    def test_an_extent_with_something_in_it_is_not_missing(self) -> None:
+        space, places = self.proven(2, missing=1)
+        space.shut(places[0], self.NOW)
+        assert space.has_room(16)
+        space.give(places.pop())
+        assert len(filled(space, 16)) == 5
+
+    def test_a_write_that_ends_well_after_all_proves_its_extent(self) -> None:
+        space = Space(bytes_max=128, extent_bytes=64, alignment=4)
+        first, second = space.take(16), space.take(16)
+        assert first is not None
+        assert second is not None
+        space.shut(first, self.NOW)
+        space.give(first)
+        assert not space.has_room(16)
+        space.prove(second)
+        space.audit([second])
+        assert len(filled(space, 16)) == 7
+
+    def test_what_was_found_at_the_start_is_proven(self) -> None:
+        space = Space(bytes_max=128, extent_bytes=64, alignment=4)
+        assert space.claim(Place(offset=16, length=16)) is None
+        assert space.claim(Place(offset=64, length=64)) is None
+        for offset in (0, 64):
+            space.shut(Place(offset=offset, length=16), self.NOW)
+        assert len(filled(space, 16)) == 3
