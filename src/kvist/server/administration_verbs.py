@@ -166,10 +166,10 @@ class Verbs:
         if not choice.is_all_of_tenant:
             return self._each(body, self._stock.remove)
         rows = []
-        for tier in self._chosen_tiers(body.tier):
+        for tier in reversed(self._chosen_tiers(body.tier)):  # what is loaded meanwhile is copied to faster ones
             purge = partial(self._stock.purge, tier, choice.tenant, body.timeout_s)
             rows.append({"tier": tier, **_counted(purge)})
-        return {"tiers": rows, "unknown": []}
+        return {"tiers": rows[::-1], "unknown": []}
 
     def _copy(self, body: CopyBody) -> Json:
         return self._carried(body, self._stock.copy)

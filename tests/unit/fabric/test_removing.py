@@ -136,3 +136,19 @@ def test_what_is_being_written_to_a_keyed_tier_is_deleted_behind_it() -> None:
     assert rig.fabric.close(TIMEOUT_S)
     rig.fabric.audit()
     rig.regions.close()
+
+
+def test_the_slowest_tier_is_purged_first_so_that_nothing_is_loaded_back_above(rig: Rig) -> None:
+    """A load from below writes to the tiers above it: there nothing may be purged before all below is."""
+    order: list[str] = []
+
+    class Noting(Watched):
+        @contextmanager
+        def inside(self) -> Iterator[Inside]:
+            with super().inside() as inside:
+                yield inside
+                empty = [tier.name for tier in inside.desk.tiers if not tier.books(0.0).resident]
+                order.extend(name for name in empty if name not in order)
+
+    Administration(Noting(rig.fabric)).purge(None, TIMEOUT_S)
+    assert order == [POOL, DISK, DRAM]
