@@ -253,16 +253,18 @@ class DiskTier:
         try:
             with self._lock, translated(tier=self._name):
                 for index, each in enumerate(writes):
-                    if len(self._rows) + len(begun) >= self.records_max:
-                        refused[index] = f"the index has room for {self.records_max} records"
-                        continue
                     place = _place_of(each)
                     found = self._rows.begin(each.address.key, place)
                     if found is None:
                         refused[index] = "its place is being written"
                         continue
+                    more = {row.offset: row for row in found if row.offset not in stale}
+                    if len(self._rows) - len(stale) - len(more) + len(begun) >= self.records_max:
+                        self._rows.end(place.offset)
+                        refused[index] = f"the index has room for {self.records_max} records"
+                        continue
                     begun.append(place.offset)
-                    stale |= {row.offset: row for row in found}
+                    stale.update(more)
                 self._index.drop(list(stale))
                 self._rows.remove(stale.values())
             yield refused

@@ -140,14 +140,27 @@ class Index:
         (verdict,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(f"the index is damaged: {verdict}")
-        (leaves,) = self._database.execute("PRAGMA page_count").fetchone()
-        if leaves > leaves_max:  # the budget was larger once
-            self._database.execute("VACUUM")
         self._checkpoint()
         (leaves,) = self._database.execute("PRAGMA application_id").fetchone()
         if leaves <= 0:
             raise sqlite3.DatabaseError(f"the index tells of segments of {leaves} times {_LEAF_BYTES} bytes")
         return int(leaves) * _LEAF_BYTES
+
+    def shrink(self) -> None:
+        """Gives back what the database has beyond its bound, once no more rows are there than there may be.
+
+        Until then a budget that was larger once is not kept, since rows are still there that nobody has room for.
+
+        Raises:
+            sqlite3.Error: it is as large as before.
+        """
+        leaves_max = self._limits.bytes_max // _LEAF_BYTES
+        (leaves,) = self._database.execute("PRAGMA page_count").fetchone()
+        if leaves > leaves_max:
+            self._database.execute("VACUUM")
+            self._checkpoint()
+            self._log_room = 0
+            self._database.execute(f"PRAGMA max_page_count = {leaves_max}").fetchall()  # refused while it was larger
 
     def remember(self, record_bytes_min: int) -> None:
         """Notes what the budget is shared out by, for whoever opens the directory without knowing its records.

@@ -58,6 +58,7 @@ def load_rows(index: Index, segments: Segments, rows_max: int) -> Recovered:
     surplus = sorted(rows, key=lambda row: (row.pinned, row.number))[: max(0, len(rows) - rows_max)]
     rows.remove(surplus)
     index.drop([*wrong, *(row.offset for row in surplus)])
+    index.shrink()
     lost += len(surplus)
     return Recovered(rows, lost)
 

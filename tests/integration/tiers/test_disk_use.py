@@ -185,3 +185,30 @@ def test_a_medium_that_others_have_filled_goes_on_with_the_files_that_there_are(
         shop.now_unix_s += 3600.0
         assert shop.store(range(4000, 4800), PLACE) == 800
         assert tier.statistics().bytes_allocated >= files * tier.segment_bytes
+
+
+def test_a_smaller_budget_holds_from_the_start_whatever_the_index_has_grown_to(tmp_path: Path) -> None:
+    """Many short records before, few long ones after: most of the rows go, and so must their room."""
+    short = [
+        write_of(Address(key=key_of(number), tenant=BLUE, place=Place(offset=4096 * number, length=4096)), 600)
+        for number in range(5000)
+    ]
+    with opened(tmp_path, bytes_max=32 * MIB, record_bytes_min=4096) as tier:
+        for start in range(0, len(short), 500):
+            tier.write(short[start : start + 500])
+    small = {"bytes_max": 3 * MIB, "record_bytes_min": 64 * KIB}
+    for turn in range(3):
+        with opened(tmp_path, **small) as tier:
+            most = bytes_on_disk(tmp_path / "tier")
+            tier.delete([entry.address for entry in tier.entries()])
+            for number in range(tier.bytes_for_records // (64 * KIB)):
+                assert list(tier.write([write_of(address(number, 64 * KIB), 64 * KIB, turn)])) == [Stored()]
+                most = max(most, bytes_on_disk(tmp_path / "tier"))
+            assert most <= small["bytes_max"]
+            assert tier.statistics().records <= tier.records_max
+            assert (tier.statistics().records_lost > 4000) == (turn == 0)
+
+
+def bytes_on_disk(path: Path) -> int:
+    """As `du` counts."""
+    return sum(each.stat().st_blocks * 512 for each in (path, *path.iterdir()))

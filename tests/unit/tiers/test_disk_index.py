@@ -164,8 +164,12 @@ def test_an_index_that_was_larger_is_made_smaller(tmp_path: Path) -> None:
     large.close()
     small = IndexLimits(rows_max=20, log_bytes_max=LOG_BYTES_MIN)
     again = opened(tmp_path, small)
+    again.shrink()
     assert (tmp_path / "index").stat().st_size <= small.bytes_max
     assert list(again.rows()) == [row(number) for number in range(1, 20)]
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        again.put([row(number) for number in range(1_000, 3_000)])
+    assert (tmp_path / "index").stat().st_size <= small.bytes_max, "the bound holds from now on"
     again.close()
 
 
