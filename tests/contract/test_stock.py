@@ -47,6 +47,18 @@ def test_one_tenant_s_entries_are_never_another_s(trial: Trial) -> None:
         assert len(trial.stock.entries(tier, None, 3, WAIT_S)) == 3
 
 
+def test_what_is_not_meant_is_not_counted(trial: Trial) -> None:
+    entries = trial.store(range(9))
+    trial.stock.copy(POOL, DRAM, entries, WAIT_S)
+    meant = {entry.address.key for entry in entries[3:]}
+    for tier in (POOL, DRAM):
+        found = trial.stock.entries(tier, None, 4, WAIT_S, lambda entry: entry.address.key in meant)
+        assert len(found) == 4
+        assert {entry.address.key for entry in found} <= meant
+        assert trial.stock.entries(tier, RED, 4, WAIT_S, lambda _: True) == []
+        assert trial.stock.entries(tier, None, 4, WAIT_S, lambda _: False) == []
+
+
 def test_copies_keep_length_and_expiry_and_are_made_once(trial: Trial) -> None:
     entries = trial.store(range(20), expires=FUTURE_UNIX_S)
     assert trial.stock.copy(POOL, DRAM, entries, WAIT_S) == Outcome(done=20)

@@ -18,6 +18,7 @@ from kvist.fabric.book import Book
 from kvist.fabric.claims import Claim, Reserved
 from kvist.fabric.messages import Ticket, TierBooks, TierName
 from kvist.fabric.outcome import Outcome
+from kvist.server.administration_ports import Means, everything
 from kvist.tiers.ports import Absent, Address, Damaged, Entry, Found, Read, Stored, Tier, Write
 
 _BATCH = 16
@@ -61,13 +62,15 @@ class OfflineStock:
         with self._lock:
             return [_books(name, held.book) for name, held in self._held.items()]
 
-    def entries(self, tier: TierName, tenant: TenantTag | None, most: int, timeout_s: float) -> Sequence[Entry]:
+    def entries(
+        self, tier: TierName, tenant: TenantTag | None, most: int, timeout_s: float, means: Means = everything
+    ) -> Sequence[Entry]:
         """See `Stock.entries`."""
         del timeout_s  # a tier has its own
         held = self._one(tier)
         with self._lock:
             source = held.tier if held.book is None else held.book
-            return list(itertools.islice(source.entries(tenant), most))
+            return list(itertools.islice(filter(means, source.entries(tenant)), most))
 
     def pin(self, tier: TierName, entries: Sequence[Entry], timeout_s: float, *, pinned: bool) -> Outcome:
         """See `Stock.pin`."""

@@ -63,25 +63,27 @@ class Administration:
         tier: TierName,
         *,
         tenant: TenantTag | None = None,
-        first: int = 0,
         most: int = 1000,
         timeout_s: float = 30,
+        means: Callable[[Entry], bool] = lambda _: True,
     ) -> Sequence[Entry]:
-        """Entries [first, first + most) of a tier, in an order that stays while nothing changes.
+        """The first entries of a tier that are meant, in an order that stays while nothing changes.
+
+        Of the others none is kept, however many there are.
 
         Raises:
             TierError: a keyed tier could not be asked in time.
         """
-        state, end = self._orders.state(tier), first + most
+        state = self._orders.state(tier)
         found: list[Entry] = []
         with closing(
-            self._orders.parts(state, tenant, self._orders.until(timeout_s), max(1, min(end, _PART)))
+            self._orders.parts(state, tenant, self._orders.until(timeout_s), max(1, min(most, _PART)))
         ) as parts:
             for part in parts:
-                found += part
-                if len(found) >= end:
+                found += filter(means, part)
+                if len(found) >= most:
                     break
-        return found[first:end]
+        return found[:most]
 
     def where(self, key: BlockKey, tenant: TenantTag, timeout_s: float) -> Mapping[TierName, Entry | None]:
         """Which tiers have a record; a keyed one only says that it does.

@@ -5,7 +5,7 @@ Laws:
     * A shortened hash means one block, or none.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,9 +38,9 @@ class Choice:
     shortened: dict[int, set[str]] = field(default_factory=dict)
     found: dict[str, set[str]] = field(default_factory=dict)
 
-    def of(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Those that are meant."""
-        return [entry for entry in entries if self._is_tenant_s(entry) and self.means(entry)]
+    def includes(self, entry: Entry) -> bool:
+        """Whether a record is meant."""
+        return self._is_tenant_s(entry) and self.means(entry)
 
     def unknown(self) -> list[str]:
         """Hashes that no record had."""

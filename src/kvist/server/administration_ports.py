@@ -11,6 +11,14 @@ from kvist.fabric.outcome import Outcome
 from kvist.server.ports import Tokenizer
 from kvist.tiers.ports import Entry
 
+Means = Callable[[Entry], bool]
+"""Whether a record is one of those that somebody asks for."""
+
+
+def everything(_entry: Entry) -> bool:
+    """Means all."""
+    return True
+
 
 class Stock(Protocol):
     """What all tiers hold, of every tenant: the caller says whose it may touch.
@@ -24,8 +32,10 @@ class Stock(Protocol):
         """The ledger of each tier, fastest first; touches no medium."""
         ...
 
-    def entries(self, tier: TierName, tenant: TenantTag | None, most: int, timeout_s: float) -> Sequence[Entry]:
-        """What a tier holds of one tenant, or of all, up to a number.
+    def entries(
+        self, tier: TierName, tenant: TenantTag | None, most: int, timeout_s: float, means: Means = everything
+    ) -> Sequence[Entry]:
+        """What a tier holds of one tenant, or of all, and is meant, up to a number; keeps nothing of the rest.
 
         Raises:
             TierError: the tier cannot be asked.

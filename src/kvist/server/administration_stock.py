@@ -7,6 +7,7 @@ from kvist.fabric.administration import Administration
 from kvist.fabric.control import Fabric
 from kvist.fabric.messages import TierBooks, TierName
 from kvist.fabric.outcome import Outcome
+from kvist.server.administration_ports import Means, everything
 from kvist.tiers.ports import Entry
 
 
@@ -22,9 +23,11 @@ class FabricStock:
         """See `Stock.tiers`."""
         return self._fabric.statistics().tiers
 
-    def entries(self, tier: TierName, tenant: TenantTag | None, most: int, timeout_s: float) -> Sequence[Entry]:
+    def entries(
+        self, tier: TierName, tenant: TenantTag | None, most: int, timeout_s: float, means: Means = everything
+    ) -> Sequence[Entry]:
         """See `Stock.entries`."""
-        return self._administration.entries(tier, tenant=tenant, most=most, timeout_s=timeout_s)
+        return self._administration.entries(tier, tenant=tenant, most=most, timeout_s=timeout_s, means=means)
 
     def pin(self, tier: TierName, entries: Sequence[Entry], timeout_s: float, *, pinned: bool) -> Outcome:
         """See `Stock.pin`."""

@@ -117,7 +117,7 @@ class Verbs:
         for tier in self._chosen_tiers(body.tier):
             try:
                 # One more than is shown tells whether there are more.
-                found = choice.of(self._stock.entries(tier, tag, left + 1, LOOK_S))
+                found = self._stock.entries(tier, tag, left + 1, LOOK_S, choice.includes)
             except TierError as error:
                 errors.append({"tier": tier, "error": str(error)})
                 continue
@@ -233,7 +233,7 @@ class Verbs:
         errors: list[Json] = []
         for each in self._chosen_tiers(tier):
             try:
-                copies[each] = choice.of(self._stock.entries(each, choice.tenant, _ALL, LOOK_S))
+                copies[each] = list(self._stock.entries(each, choice.tenant, _ALL, LOOK_S, choice.includes))
             except TierError as error:
                 errors.append({"tier": each, "error": str(error)})
         choice.check()

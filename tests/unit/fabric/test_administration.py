@@ -52,14 +52,16 @@ def administration(rig: Rig) -> Administration:
     return Administration(rig.fabric)
 
 
-def test_entries_are_listed_by_tenant_and_in_parts(administration: Administration) -> None:
+def test_entries_are_listed_by_tenant_and_choice_and_no_more_than_wanted(administration: Administration) -> None:
     for tier in (DRAM, DISK, POOL):
         assert len(administration.entries(tier, timeout_s=TIMEOUT_S)) == 8
         mine = administration.entries(tier, tenant=BLUE, timeout_s=TIMEOUT_S)
         assert {entry.address.key.hash for entry in mine} == set(CHAINS[BLUE])
-        parts = [administration.entries(tier, tenant=BLUE, first=first, most=2) for first in (0, 2, 4, 6)]
-        assert [len(part) for part in parts] == [2, 2, 1, 0]
-        assert [entry for part in parts for entry in part] == list(mine)
+        for most in (0, 1, 2, 5, 6):
+            assert administration.entries(tier, tenant=BLUE, most=most) == list(mine[:most])
+        kept = {entry.address.key for entry in mine[3:]}
+        found = administration.entries(tier, most=1, means=lambda entry: entry.address.key in kept)
+        assert [entry.address.key in kept for entry in found] == [True]
 
 
 def test_a_record_is_shown_wherever_it_is_and_only_to_its_tenant(administration: Administration) -> None:
