@@ -60,7 +60,7 @@ def test_entries_are_listed_by_tenant_and_choice_and_no_more_than_wanted(adminis
         for most in (0, 1, 2, 5, 6):
             assert administration.entries(tier, tenant=BLUE, most=most) == list(mine[:most])
         kept = {entry.address.key for entry in mine[3:]}
-        found = administration.entries(tier, most=1, means=lambda entry: entry.address.key in kept)
+        found = administration.entries(tier, most=1, means=lambda entry, kept=kept: entry.address.key in kept)
         assert [entry.address.key in kept for entry in found] == [True]
 
 
