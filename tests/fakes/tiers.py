@@ -271,7 +271,7 @@ def disk_trial() -> Iterator[Trial]:
     with TemporaryDirectory(prefix="kvist-disk-") as directory:
         settings = DiskSettings(
             directory=Path(directory),
-            bytes_max=64 * 2**20,
+            bytes_max=80 * 2**20,
             bytes_free_min=0,
             record_bytes_min=4096,
             segment_bytes=64 * 2**20,
