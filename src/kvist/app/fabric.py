@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kvist.app.clock import SystemCalendar, SystemClock
 from kvist.app.config import ServeConfig
 from kvist.app.progress import Progress, Report
+from kvist.app.shared_memory import shared_region
 from kvist.app.tiers import OpenTier, opened_tiers
 from kvist.base.errors import ConfigError
 from kvist.base.units import format_bytes
@@ -23,7 +24,7 @@ from kvist.fabric.movers import Movers
 from kvist.fabric.policies import LOAD_CHOICES, TimeToLive
 from kvist.fabric.settings import FabricSettings, Policies
 from kvist.geometry.groups import ModelGeometry
-from kvist.tiers.regions import Region, RegionId, Regions
+from kvist.tiers.regions import Regions
 
 RESTORE_S = 60.0
 """How long a tier may take to delete what no longer fits into it."""
@@ -69,7 +70,7 @@ def opened_fabric(
     with ExitStack() as stack:
         regions = Regions()
         stack.callback(regions.close)
-        staging = regions.add(Region(RegionId("staging"), config.staging_memory))
+        staging = regions.add(shared_region("staging", config.staging_memory, "--staging-memory"))
         record_bytes = [form.record_bytes for form in forms]
         tiers = stack.enter_context(opened_tiers(config.tiers, record_bytes, regions, clock))
         settings = FabricSettings(

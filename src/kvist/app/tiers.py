@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvist.app.shared_memory import shared_region
 from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec
 from kvist.base.clock import Clock
 from kvist.base.errors import ConfigError, TierFullError, TierTimeoutError, TierUnavailableError
@@ -28,7 +29,7 @@ from kvist.tiers.faulty import Fail, Fault, Flip, Impostor, Resize, Torn, Wait, 
 from kvist.tiers.memory import MemoryTier
 from kvist.tiers.metered import metered
 from kvist.tiers.ports import Tier
-from kvist.tiers.regions import Region, RegionId, Regions
+from kvist.tiers.regions import Regions
 from kvist.tiers.verified import verified
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _open_dram(spec: DramSpec, record_bytes: Sequence[int], regions: Regions, cl
     extent = max(
         longest, min(_DRAM_EXTENT_BYTES, spec.bytes // (_EXTENTS_MIN * len(record_bytes))) // longest * longest
     )
-    region = regions.add(Region(RegionId(f"tier-{spec.name}"), spec.bytes))
+    region = regions.add(shared_region(f"tier-{spec.name}", spec.bytes, f"tier {spec.name}"))
     memory = MemoryTier(spec.name, region, alignment=_DRAM_ALIGNMENT)
     return OpenTier(
         tier=metered(verified(_rehearsed(memory, spec)), clock),

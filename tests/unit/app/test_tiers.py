@@ -79,7 +79,7 @@ def test_a_small_memory_still_has_an_extent_for_each_kind_of_record() -> None:
 def test_what_is_too_small_is_refused(tmp_path: Path) -> None:
     check_refused(DramSpec(name="dram", bytes=1000), "dram", "1000 B", "do not hold one block")
     check_refused(disk(tmp_path / "d", bytes=1000), str(tmp_path / "d"))
-    check_refused(DramSpec(name="dram", bytes=2**60), "allocate")
+    check_refused(DramSpec(name="dram", bytes=2**60), "tier dram", "are free; ask for less")
     check_refused(disk(tmp_path / "d", bytes=2**59), str(tmp_path / "d"), "file system")
 
 
