@@ -91,14 +91,12 @@ class DiskSpec(_Spec):
         path: of the directory; made if missing.
         bytes: bound on everything in it, index included.
         free_min: bytes that must stay free on its file system.
-        direct: whether to go around the page cache where the file system allows it.
     """
 
     kind: Literal["disk"] = "disk"
     path: PathText
     bytes: Size
     free_min: Size = 2**30
-    direct: bool = True
 
 
 class PoolSpec(_Spec):

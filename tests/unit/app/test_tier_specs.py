@@ -73,9 +73,9 @@ def test_no_error_repeats_a_password(url: str) -> None:
 
 
 def test_a_table_says_more_and_may_have_a_name_of_its_own() -> None:
-    table = {"kind": "disk", "path": "/x", "bytes": "2GiB", "tenant_bytes": "1GiB", "direct": False}
+    table = {"kind": "disk", "path": "/x", "bytes": "2GiB", "tenant_bytes": "1GiB"}
     spec = read_tier_table("scratch", table)
-    assert spec == DiskSpec(name="scratch", path="/x", bytes=2**31, tenant_bytes=2**30, free_min=2**30, direct=False)
+    assert spec == DiskSpec(name="scratch", path="/x", bytes=2**31, tenant_bytes=2**30, free_min=2**30)
 
 
 @pytest.mark.parametrize(
