@@ -120,9 +120,11 @@ class Directory:
         fd = os.open(f"{_VERSION}.new", _FLAGS | os.O_TRUNC, 0o600, dir_fd=self.fd)
         try:
             os.write(fd, _VERSION_TEXT)
+            os.fsync(fd)  # else a loss of power leaves an empty file of that name, and the directory is nobody's
         finally:
             os.close(fd)
         os.rename(f"{_VERSION}.new", _VERSION, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        os.fsync(self.fd)
 
 
 def names_in(directory_fd: int) -> list[str]:
