@@ -102,7 +102,8 @@ class _Ring:
         """Takes back what the kernel has not taken yet; how many that were. It looks only while we are inside."""
         tail, taken = self._submit[self._tail_at], self._submit[self._taken_at]
         self._submit[self._tail_at] = taken
-        return (tail - taken) & _WRAP
+        withdrawn: int = (tail - taken) & _WRAP
+        return withdrawn
 
     def _drain(self, under_way: int, results: list[int]) -> None:
         """Waits for moves, however often the system call fails: they end without it, only less promptly."""
