@@ -207,6 +207,9 @@ class Administration:
         with self._fabric.inside() as inside:
             to = None if target is None else state_of(inside, target)
             now_unix_s = inside.desk.calendar.now_unix_s()
+            if to is not None and to.book is None:
+                for each in entries:  # it may have lost what it once had: only what it takes now is surely there
+                    to.known.discard(each.address.key)
             wanted = [each for each in entries if to is None or not to.has(each.address.key, now_unix_s)]
             if not wanted:
                 return Outcome(done=len(entries))

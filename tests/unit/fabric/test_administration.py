@@ -179,3 +179,14 @@ def test_a_tier_that_is_away_or_unknown_is_named(administration: Administration,
         administration.entries(TierName("attic"))
     with pytest.raises(ConfigError, match="pool"):
         administration.restore(POOL, [], TIMEOUT_S)
+
+
+def test_what_a_pool_has_lost_is_copied_before_it_is_removed_elsewhere(
+    rig: Rig, administration: Administration
+) -> None:
+    pool = rig.tiers[POOL]
+    pool.delete([entry.address for entry in pool.entries()])  # behind the fabric's back, as a flush or an eviction does
+    entries = administration.entries(DISK, timeout_s=TIMEOUT_S)
+    assert administration.move(DISK, POOL, entries, TIMEOUT_S) == Outcome(done=8)
+    assert len(list(pool.entries())) == 8
+    assert administration.entries(DISK, timeout_s=TIMEOUT_S) == []
