@@ -94,7 +94,10 @@ class Prompt:
             self.movers.work()
 
     def store(self, hashes: Sequence[BlockHash]) -> None:
-        rooms = [self.fabric.offer(Offer(tenant=TENANT, group=GroupId(0), hash=each, index=0)) for each in hashes]
+        rooms = [
+            self.fabric.offer(Offer(tenant=TENANT, group=GroupId(0), hash=each, index=int.from_bytes(each, "little")))
+            for each in hashes
+        ]
         self.fabric.store([room for room in rooms if isinstance(room, Room)])
 
     def store_new(self) -> None:
