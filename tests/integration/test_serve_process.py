@@ -15,6 +15,8 @@ from real.server import WAIT_S, RealServer
 from tiny_directory import write_tiny_directory
 from tiny_engine import generate, one_thread, subject
 
+pytestmark = pytest.mark.slow
+
 FLAGS = ("--dtype", "float32", "--kv-memory", "8MiB", "--step-tokens", "128", "--sequences-max", "8", "--threads", "1")
 PROMPT = list(range(3, 103))
 
@@ -99,7 +101,6 @@ def test_a_signal_lets_running_requests_finish_and_ends_with_0(folder: Path) -> 
         assert "Traceback" not in server.output()
 
 
-@pytest.mark.slow
 def test_a_demonstration_that_can_not_be_given_leaves_the_server_serving(folder: Path) -> None:
     with RealServer("--model", str(folder), *FLAGS, "--demo", "--model-tokens-max", "64") as server:
         server.metrics_when(lambda _: "The demonstration failed: " in server.output())
@@ -135,7 +136,6 @@ def test_a_pool_larger_than_the_machine_is_refused(folder: Path) -> None:
     assert "give a smaller --kv-memory" in said
 
 
-@pytest.mark.slow
 def test_weights_cut_short_are_refused(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     content = (copy / "model.safetensors").read_bytes()
@@ -144,7 +144,6 @@ def test_weights_cut_short_are_refused(folder: Path, tmp_path: Path) -> None:
     assert f"{copy / 'model.safetensors'} is damaged or cut short" in said
 
 
-@pytest.mark.slow
 def test_an_architecture_that_is_not_supported_is_refused_with_those_that_are(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "config.json").write_text('{"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"]}')
@@ -152,6 +151,5 @@ def test_an_architecture_that_is_not_supported_is_refused_with_those_that_are(fo
     assert "'Mamba2ForCausalLM' is not supported; supported are LlamaForCausalLM (llama), MistralForCausalLM" in said
 
 
-@pytest.mark.slow
 def test_a_model_that_is_none_is_refused_with_what_can_be_given() -> None:
     assert "there is no model 'nonsense'" in refusal("nonsense")

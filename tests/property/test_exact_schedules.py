@@ -17,6 +17,8 @@ from depth import examples
 from kvist.base.ids import RequestId
 from tiny_engine import Answer, Shape, Subject, TinyEngine, ask, compare, one_thread, subject
 
+pytestmark = pytest.mark.slow
+
 OUTPUT_MAX = 16
 PREFIX_MAX, TAIL_MAX = 60, 16
 

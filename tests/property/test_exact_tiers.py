@@ -24,6 +24,8 @@ from kvist.fabric.settings import Policies
 from tiny_engine import Shape, Subject, TinyEngine, ask, compare, one_thread, subject
 from tiny_models import tiny_configs
 
+pytestmark = pytest.mark.slow
+
 OUTPUT = 6
 SIZE = Shape().block_tokens
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}

@@ -14,6 +14,8 @@ import torch
 from tiny_engine import Answer, Shape, Subject, TinyEngine, ask, compare, generate, one_thread, subject
 from tiny_models import tiny_configs
 
+pytestmark = pytest.mark.slow
+
 OUTPUT = 8
 BLOCK = Shape().block_tokens
 
@@ -92,8 +94,8 @@ def test_in_a_batch_of_eight(name: str) -> None:
     [
         Shape(step_tokens=64),
         Shape(step_tokens=23, sequences_max=3),
-        pytest.param(Shape(step_tokens=37, block_tokens=5, blocks=300), marks=pytest.mark.slow),
-        pytest.param(Shape(step_tokens=1, sequences_max=1, block_tokens=1, blocks=350), marks=pytest.mark.slow),
+        pytest.param(Shape(step_tokens=37, block_tokens=5, blocks=300)),
+        pytest.param(Shape(step_tokens=1, sequences_max=1, block_tokens=1, blocks=350)),
     ],
     ids=lambda shape: f"{shape.step_tokens} tokens a step, blocks of {shape.block_tokens}",
 )

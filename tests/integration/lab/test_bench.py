@@ -14,6 +14,8 @@ import pytest
 
 from kvist.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 TTFT = ["ttft", "--lengths", "256,1024", "--repeats", "3", "--output-tokens", "2"]
 SERVE = ["serve", "--requests", "12", "--concurrency", "3", "--prompt-tokens", "64:128", "--output-tokens", "4"]
 
