@@ -21,9 +21,6 @@ from kvist.fabric.tier_state import TierState
 from kvist.tiers.ports import Entry
 from kvist.tiers.regions import Buffer
 
-_NEWS_PARTS = 4
-"""The engine is woken for each quarter of a load that has to be fetched."""
-
 _NEWS_BYTES = 256 * 2**20
 """Of a load that is looked at in place, the engine is woken for so much."""
 
@@ -151,13 +148,13 @@ class Loading:
             assert not load.is_dropped or load.reading, f"{load.ticket} was dropped and waits for nothing"
 
     def _news_items(self, plan: Plan) -> int:
-        """How many blocks the engine is woken for: a part of a load, so that it copies while the rest is fetched.
+        """How many blocks the engine is woken for: a piece of a load, so that it copies while the rest is fetched.
 
         What is only looked at in place is there so soon that copying meanwhile would hold up both: the engine hears of
         all of it at once, unless it is very much.
         """
         if not all(self._desk.by_name[tier].lends for tier in {want.tier for want in plan.wants}):
-            return max(1, len(plan.wants) // _NEWS_PARTS)
+            return 1
         sizes = self._desk.record_bytes
         return max(1, len(plan.wants) * _NEWS_BYTES // max(1, sum(sizes[want.group] for want in plan.wants)))
 
