@@ -3,6 +3,7 @@
 import gc
 import os
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from kvist.engine.backends.tokenizer import load_tokenizer
 from kvist.server.app import create_app
 from kvist.server.listen import listen, serve
 from kvist.server.settings import ModelCard, ServerSettings
+
+_SWITCH_S = 0.0005
 
 OnReady = Callable[[str, Budget], None]
 
@@ -86,6 +89,8 @@ def _serve(config: ServeConfig, listeners: _Listeners, report: Report, on_ready:
             shown = f"[{host}]" if ":" in host else host
             on_ready(f"http://{shown}:{port}", started.budget)
 
+        # Threads that only pass the interpreter's lock to and fro must let the engine's have it soon: docs/decisions/0003.
+        sys.setswitchinterval(_SWITCH_S)
         # What is loaded by now stays to the end; to look through it again and again would stop every thread each time.
         gc.collect()
         gc.freeze()

@@ -302,15 +302,13 @@ class Fabric:
     def _report(self, report: Report) -> None:
         """A mover has done a job."""
         with self._turn():
-            load = self._loading.reader_of(report.ticket)
             self._desk.dispatch.report(report, self._desk.clock.now_s())
             self._loading.pump()
             for tier in self._desk.tiers:
                 self._writing.flush(tier)
             self._changes += 1
             self._lock.notify_all()
-            has_news = load is None or load.has_news
-        if has_news and self.on_change is not None:
+        if self.on_change is not None:
             self.on_change()
 
     def _expire(self) -> None:

@@ -21,9 +21,6 @@ from kvist.fabric.tier_state import TierState
 from kvist.tiers.ports import Entry
 from kvist.tiers.regions import Buffer
 
-_NEWS_BYTES = 256 * 2**20
-"""Of a load that is looked at in place, the engine is woken for so much."""
-
 
 class Loading:
     """All loads. Called under control's lock."""
@@ -47,13 +44,8 @@ class Loading:
         """Holds what the plan wants, and reads as much as there is room for."""
         assert ticket not in self._loads, f"{ticket} loads already"
         load = self._loads[ticket] = Load(ticket=ticket, tenant=tenant, deadline_s=plan.deadline_s)
-        load.news_items = self._news_items(plan)
         self._reading.want(load, plan.wants, chain)
         self.pump()
-
-    def reader_of(self, job: Ticket) -> Load | None:
-        """The load that a job reads for."""
-        return next((load for load in self._loads.values() if job in load.reading), None)
 
     def run(self, errand: Errand, entries: Sequence[Entry], tier: TierState, deadline_s: float) -> Load:
         """Reads records of one tenant for an errand; over when the load is. `drop` it then."""
@@ -146,17 +138,6 @@ class Loading:
             assert load.is_dropped != (load.ticket in asked), f"{load.ticket} was dropped and is waited for, or neither"
             assert load.reading.keys() <= set(jobs), f"{load.ticket} waits for jobs that nobody does"
             assert not load.is_dropped or load.reading, f"{load.ticket} was dropped and waits for nothing"
-
-    def _news_items(self, plan: Plan) -> int:
-        """How many blocks the engine is woken for: a piece of a load, so that it copies while the rest is fetched.
-
-        What is only looked at in place is there so soon that copying meanwhile would hold up both: the engine hears of
-        all of it at once, unless it is very much.
-        """
-        if not all(self._desk.by_name[tier].lends for tier in {want.tier for want in plan.wants}):
-            return 1
-        sizes = self._desk.record_bytes
-        return max(1, len(plan.wants) * _NEWS_BYTES // max(1, sum(sizes[want.group] for want in plan.wants)))
 
     def _check(self, load: Load, now_s: float) -> None:
         if load.is_given_up or now_s < load.deadline_s or not (load.wanted or load.reading):

@@ -60,7 +60,6 @@ class Load:
         wanted: by tier: to be read, in the order of positions.
         reading: by job.
         arrived: verified, not told to the engine yet.
-        news_items: so many of these are worth waking an engine for; fewer are not while more are being read.
         handed: told, and not taken yet.
         failed_index: the first position known not to come; None: all may come.
         is_late: its deadline has passed; nothing that comes now counts.
@@ -74,7 +73,6 @@ class Load:
     wanted: dict[TierState, deque[Item]] = field(default_factory=dict)
     reading: dict[Ticket, tuple[Item, ...]] = field(default_factory=dict)
     arrived: list[Item] = field(default_factory=list)
-    news_items: int = 1
     handed: dict[Want, Item] = field(default_factory=dict)
     failed_index: int | None = None
     is_late: bool = False
@@ -85,12 +83,6 @@ class Load:
     def is_over(self) -> bool:
         """Whether it holds nothing any more."""
         return not (self.wanted or self.reading or self.arrived or self.handed)
-
-    @property
-    def has_news(self) -> bool:
-        """Whether whoever waits for it should look now, and not only when more has come."""
-        is_open = not self.is_given_up and self.failed_index is None
-        return not (is_open and self.reading and len(self.arrived) < self.news_items)
 
     @property
     def is_given_up(self) -> bool:
