@@ -89,7 +89,7 @@ def _serve(config: ServeConfig, listeners: _Listeners, report: Report, on_ready:
             shown = f"[{host}]" if ":" in host else host
             on_ready(f"http://{shown}:{port}", started.budget)
 
-        # Threads that only pass the interpreter's lock to and fro must let the engine's have it soon: docs/decisions/0003.
+        # Threads that pass the interpreter's lock to and fro must let the engine's have it soon (decision 0003).
         sys.setswitchinterval(_SWITCH_S)
         # What is loaded by now stays to the end; to look through it again and again would stop every thread each time.
         gc.collect()
