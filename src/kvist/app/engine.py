@@ -6,6 +6,7 @@ what the pool is given is what is left.
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -15,14 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from kvist.app.budget import Budget, check_asked, engine_limits, kv_bytes, kv_limits
-from kvist.app.cache_dir import cache_root
 from kvist.app.config import ServeConfig
 from kvist.app.fabric import opened_fabric
 from kvist.app.identity import kv_namespace
 from kvist.app.locate import ModelFiles
 from kvist.app.memory import bytes_free
 from kvist.app.progress import Progress, Report
-from kvist.app.secret import SECRET_BYTES, load_secret
+from kvist.app.secret import SECRET_BYTES, load_secret, secret_path
 from kvist.app.workspace import measure_workspace
 from kvist.base.errors import ModelError
 from kvist.base.ids import GroupId
@@ -47,6 +47,8 @@ from kvist.fabric.control import Fabric
 from kvist.geometry.config import geometry_from_config
 from kvist.geometry.groups import DTYPE_BYTES, ModelGeometry
 from kvist.planner.budget import KvLimits, plan_kv
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ def started_engine(
     # Before anything is built: contradictions do not depend on what fits.
     check_limits(engine_limits(geometry, config, limits.model_tokens_max), step_tokens=config.step_tokens)
     open_device(config.device)
+    secret = _secret(config)
     namespace = kv_namespace(files.directory, geometry, config, report)
     with ExitStack() as stack:
         # Before the weights, because it is quick to refuse, and before the KV pool takes what is left of memory.
@@ -105,7 +108,7 @@ def started_engine(
             backend,
             _cache(namespace, ground, budget, below),
             _settings(geometry, config, budget),
-            secret=_secret(config),
+            secret=secret,
             below=below,
         )
         engine = EngineThread(core, budget.limits)
@@ -183,9 +186,11 @@ def _secret(config: ServeConfig) -> bytes:
     """What tenants' hashes are keyed with: of this process alone while its blocks do not leave it."""
     if not config.tiers:
         return secrets.token_bytes(SECRET_BYTES)
-    if config.cache_secret_file is not None:
-        return load_secret(Path(config.cache_secret_file).absolute())
-    return load_secret(cache_root(os.environ) / "secret")
+    path = secret_path(config.cache_secret_file, os.environ)
+    secret = load_secret(path)
+    if any(spec.kind == "pool" for spec in config.tiers):
+        _log.info("only servers with the same secret find each other's blocks in a pool: %s", path)
+    return secret
 
 
 def _expected_prefill(files: ModelFiles, geometry: ModelGeometry, config: ServeConfig) -> PrefillModel:

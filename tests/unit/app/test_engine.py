@@ -179,3 +179,23 @@ def test_no_configuration_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(ModelError, match="cannot read"):
             read_geometry(folder)
+
+
+def test_a_secret_that_is_none_is_told_before_weights_are_looked_at(gemma: ModelFiles, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("no secret")
+    secret.chmod(0o600)
+    stages: list[Progress] = []
+    config = settings(tier=["dram=1MiB"], cache_secret_file=str(secret))
+    with pytest.raises(ConfigError, match="hexadecimal"):
+        begin(started_engine(gemma, read_geometry(gemma.directory), config, stages.append))
+    assert stages == []
+
+
+def test_who_shares_a_pool_is_told_which_secret_counts(
+    gemma: ModelFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = tmp_path / "secret"
+    with caplog.at_level("INFO", logger="kvist.app.engine"):
+        begin(start(gemma, tier=["pool=redis://127.0.0.1:1"], cache_secret_file=str(secret)))
+    assert str(secret) in caplog.text
