@@ -30,6 +30,8 @@ from fakes.tiers import (
 from kvist.base.errors import TierError
 from kvist.tiers.ports import Absent, Address, Damaged, Found, Lender, Place, Stored, Tier, Write
 
+pytestmark = pytest.mark.slow
+
 SIZES = (512, 514, 600, 4096, 5000)
 PLACES = 4
 Numbers = st.integers(0, 5)

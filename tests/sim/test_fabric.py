@@ -16,6 +16,8 @@ from kvist.fabric.jobs import DeleteJob, FindJob, Job, LoadJob, StampJob, StoreJ
 from kvist.tiers.faulty import Fail, Fault, Flip, Impostor, Plan, Resize, Torn, faulty, seeded
 from kvist.tiers.ports import Tier, Verb
 
+pytestmark = pytest.mark.slow
+
 SEEDS = [1, 2]
 FOR_EVER = 1e9
 LITTLE_DRAM = {"dram": 24 * 4096, "disk": 400 * 4096}

