@@ -18,21 +18,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from blake3 import blake3
 from rich.console import Console
 from rich.table import Table
 
-import kvist
 from kvist.app.clock import SystemClock
 from kvist.base.errors import ConfigError, KvistError
 from kvist.base.ids import BlockHash, GroupId
 from kvist.blocks.keys import BlockKey, Namespace, TenantTag
 from kvist.lab.draw import Span, integers
-from kvist.lab.machine import describe_machine, git_commit
-from kvist.lab.report import Provenance, check_writable, flat, write_json
+from kvist.lab.report import check_writable, script_document, script_provenance, write_json
 from kvist.lab.spread import Spread, pairwise_ratios, spread
 from kvist.tiers.disk import DiskTier
 from kvist.tiers.disk_files import Piece
@@ -282,28 +279,14 @@ def main(argv: Sequence[str]) -> None:
         parser.error("--record-bytes must be a multiple of 512 and fit into --bytes; all counts at least 1")
     if args.json is not None:
         check_writable(args.json)
-    provenance = Provenance(
-        command=("python", "bench/micro/disk_tier.py", *argv),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        seed=args.seed,
-        machine=describe_machine(),
-        git_commit=git_commit(),
-    )
+    provenance = script_provenance("bench/micro/disk_tier.py", argv, seed=args.seed)
     records = Records(args)
     samples = measure(args, records)
     summaries = summarise(samples, records.count * records.length)
     Console(width=120).print(table(summaries))
     if args.json is not None:
-        content = {
-            "schema": "kvist.bench.disk_tier",
-            "schema_version": 1,
-            "kvist_version": kvist.__version__,
-            **{key: value for key, value in flat(provenance).items() if not key.startswith("machine")},
-            "machine": flat(provenance.machine),
-            "settings": {key: str(each) if isinstance(each, Path) else each for key, each in vars(args).items()},
-            "samples": [flat(sample) for sample in samples],
-            "summary": [flat(summary) for summary in summaries],
-        }
+        results = {"samples": samples, "summary": summaries}
+        content = script_document("disk_tier", provenance, vars(args), results)
         write_json(args.json, content)
 
 

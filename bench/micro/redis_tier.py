@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from blake3 import blake3
@@ -27,14 +26,12 @@ from redis.exceptions import RedisError
 from rich.console import Console
 from rich.table import Table
 
-import kvist
 from kvist.app.clock import SystemClock
 from kvist.base.errors import ConfigError, KvistError
 from kvist.base.ids import BlockHash, GroupId
 from kvist.base.units import format_bytes
 from kvist.blocks.keys import BlockKey, Namespace, TenantTag
-from kvist.lab.machine import describe_machine, git_commit
-from kvist.lab.report import Provenance, check_writable, flat, write_json
+from kvist.lab.report import check_writable, script_document, script_provenance, write_json
 from kvist.lab.spread import Spread, pairwise_ratios, spread
 from kvist.tiers.ports import Address, Found, Read, Stored, Write
 from kvist.tiers.redis import RedisTier
@@ -274,26 +271,12 @@ def main(argv: Sequence[str]) -> None:
     if args.json is not None:
         check_writable(args.json)
     server = parse_redis_url(args.url)
-    provenance = Provenance(
-        command=("python", "bench/micro/redis_tier.py", str(server), *argv[1:]),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        seed=0,
-        machine=describe_machine(),
-        git_commit=git_commit(),
-    )
+    provenance = script_provenance("bench/micro/redis_tier.py", [str(server), *argv[1:]], seed=0)
     samples, summaries = measure(args)
     Console(width=140).print(table(summaries))
     if args.json is not None:
-        content = {
-            "schema": "kvist.bench.redis_tier",
-            "schema_version": 1,
-            "kvist_version": kvist.__version__,
-            **{key: value for key, value in flat(provenance).items() if not key.startswith("machine")},
-            "machine": flat(provenance.machine),
-            "settings": vars(args) | {"url": str(server), "json": str(args.json)},
-            "samples": [flat(sample) for sample in samples],
-            "summary": [flat(summary) for summary in summaries],
-        }
+        results = {"samples": samples, "summary": summaries}
+        content = script_document("redis_tier", provenance, vars(args) | {"url": str(server)}, results)
         write_json(args.json, content)
 
 

@@ -9,15 +9,12 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-import kvist
-from kvist.lab.machine import describe_machine, git_commit
-from kvist.lab.report import Provenance, check_writable, flat, write_json
+from kvist.lab.report import check_writable, script_document, script_provenance, write_json
 from kvist.lab.spread import Spread, spread
 
 
@@ -126,26 +123,12 @@ def run(name: str, argv: Sequence[str], parser: argparse.ArgumentParser, make: C
         parser.error("--rounds must be at least 1")
     if args.json is not None:
         check_writable(args.json)
-    provenance = Provenance(
-        command=("python", f"bench/micro/{name}.py", *argv),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        seed=args.seed,
-        machine=describe_machine(),
-        git_commit=git_commit(),
-    )
+    provenance = script_provenance(f"bench/micro/{name}.py", argv, seed=args.seed)
     cases = make(args)
     samples = measure(cases, args.rounds)
     summaries = summarise(cases, samples)
     Console(width=150).print(table(name, summaries))
     if args.json is not None:
-        content = {
-            "schema": f"kvist.bench.{name}",
-            "schema_version": 1,
-            "kvist_version": kvist.__version__,
-            **{key: value for key, value in flat(provenance).items() if not key.startswith("machine")},
-            "machine": flat(provenance.machine),
-            "settings": vars(args) | {"json": str(args.json)},
-            "samples": [flat(sample) for sample in samples],
-            "summary": [flat(summary) for summary in summaries],
-        }
+        results = {"samples": samples, "summary": summaries}
+        content = script_document(name, provenance, vars(args), results)
         write_json(args.json, content)

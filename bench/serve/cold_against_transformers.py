@@ -13,7 +13,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -21,7 +20,6 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-import kvist
 from kvist.app.clock import SystemClock
 from kvist.app.engine import read_geometry
 from kvist.app.locate import locate
@@ -41,8 +39,7 @@ from kvist.engine.request import Request, Sampling
 from kvist.engine.settings import EngineSettings
 from kvist.geometry.groups import ModelGeometry
 from kvist.lab.draw import Span, integers
-from kvist.lab.machine import describe_machine, git_commit
-from kvist.lab.report import Provenance, check_writable, flat, write_json
+from kvist.lab.report import check_writable, script_document, script_provenance, write_json
 from kvist.lab.spread import Spread, pairwise_ratios, spread
 
 BLOCK_TOKENS = 16
@@ -255,29 +252,15 @@ def main(argv: Sequence[str]) -> int:
     args = arguments(argv)
     if args.json is not None:
         check_writable(args.json)
-    provenance = Provenance(
-        command=("python", "bench/serve/cold_against_transformers.py", *argv),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        seed=args.seed,
-        machine=describe_machine(),
-        git_commit=git_commit(),
-    )
+    provenance = script_provenance("bench/serve/cold_against_transformers.py", argv, seed=args.seed)
     set_threads(args.threads)
     samples = measure(args, contestants(args), Console(stderr=True))
     summaries = summarise(samples, args.step_tokens)
     Console().print(table(summaries))
     if args.json is not None:
-        settings = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(args).items()}
-        content = {
-            "schema": "kvist.bench.cold_against_transformers",
-            "schema_version": 1,
-            "kvist_version": kvist.__version__,
-            "torch_version": torch.__version__,
-            **{key: value for key, value in flat(provenance).items() if not key.startswith("machine")},
-            "machine": flat(provenance.machine),
-            "settings": settings | {"json": str(args.json)},
-            "samples": [flat(sample) for sample in samples],
-            "summary": [flat(summary) for summary in summaries],
+        results = {"samples": samples, "summary": summaries}
+        content = script_document("cold_against_transformers", provenance, vars(args), results) | {
+            "torch_version": torch.__version__
         }
         write_json(args.json, content)
     return 0

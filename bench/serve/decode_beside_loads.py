@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import cycle, pairwise
 from pathlib import Path
 
@@ -23,14 +22,12 @@ from own_server import OwnServer, own_redis, own_server, stores_are_done
 from rich.console import Console
 from rich.table import Table
 
-import kvist
 from kvist.app.clock import SystemClock
 from kvist.base.errors import KvistError
 from kvist.lab.client import Target, open_client
 from kvist.lab.dialect import Completions, choose_model, negotiate
 from kvist.lab.draw import Span, integers
-from kvist.lab.machine import describe_machine, git_commit
-from kvist.lab.report import Provenance, check_writable, flat, write_json
+from kvist.lab.report import check_writable, script_document, script_provenance, write_json
 from kvist.lab.spread import Percentiles, percentiles
 
 IDS = Span(low=100, high=30_000)
@@ -153,27 +150,14 @@ def main(argv: Sequence[str]) -> int:
     args = arguments(argv)
     if args.json is not None:
         check_writable(args.json)
-    provenance = Provenance(
-        command=("python", "bench/serve/decode_beside_loads.py", *argv),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        seed=args.seed,
-        machine=describe_machine(),
-        git_commit=git_commit(),
-    )
+    provenance = script_provenance("bench/serve/decode_beside_loads.py", argv, seed=args.seed)
     with ExitStack() as stack:
         server = stack.enter_context(own_server(*flags_of(args), "--tier", spec_of(args.tier, stack)))
         summaries = asyncio.run(measure(server, args))
     Console().print(table(summaries))
     if args.json is not None:
-        content = {
-            "schema": "kvist.bench.decode_beside_loads",
-            "schema_version": 1,
-            "kvist_version": kvist.__version__,
-            **{key: value for key, value in flat(provenance).items() if not key.startswith("machine")},
-            "machine": flat(provenance.machine),
-            "settings": vars(args) | {"json": str(args.json)},
-            "summary": [flat(each) for each in summaries],
-        }
+        results = {"summary": summaries}
+        content = script_document("decode_beside_loads", provenance, vars(args), results)
         write_json(args.json, content)
     return 0
 

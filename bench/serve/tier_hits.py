@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +25,12 @@ from own_server import OwnServer, own_redis, own_server, stores_are_done
 from rich.console import Console
 from rich.table import Table
 
-import kvist
 from kvist.app.clock import SystemClock
 from kvist.base.errors import ConfigError, KvistError
 from kvist.lab.client import Target, open_client
 from kvist.lab.dialect import Completions, choose_model, negotiate
 from kvist.lab.draw import Span, integers
-from kvist.lab.machine import describe_machine, git_commit
-from kvist.lab.report import Provenance, check_writable, flat, write_json
+from kvist.lab.report import check_writable, script_document, script_provenance, write_json
 from kvist.lab.spread import Spread, pairwise_ratios, spread
 
 IDS = Span(low=100, high=30_000)
@@ -238,13 +235,7 @@ def main(argv: Sequence[str]) -> int:
     args = arguments(argv)
     if args.json is not None:
         check_writable(args.json)
-    provenance = Provenance(
-        command=("python", "bench/serve/tier_hits.py", *argv),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        seed=args.seed,
-        machine=describe_machine(),
-        git_commit=git_commit(),
-    )
+    provenance = script_provenance("bench/serve/tier_hits.py", argv, seed=args.seed)
     samples, summaries = [], []
     own_bytes = int(1.02 * (args.prefix + SUFFIX) * args.token_bytes)  # room for one of the two prompts
     for tier in args.tiers.split(","):
@@ -258,16 +249,8 @@ def main(argv: Sequence[str]) -> int:
         summaries.append(summarise(tier, found, args))
     Console().print(table(summaries))
     if args.json is not None:
-        content = {
-            "schema": "kvist.bench.tier_hits",
-            "schema_version": 1,
-            "kvist_version": kvist.__version__,
-            **{key: value for key, value in flat(provenance).items() if not key.startswith("machine")},
-            "machine": flat(provenance.machine),
-            "settings": vars(args) | {"json": str(args.json)},
-            "samples": [flat(sample) for sample in samples],
-            "summary": [flat(summary) for summary in summaries],
-        }
+        results = {"samples": samples, "summary": summaries}
+        content = script_document("tier_hits", provenance, vars(args), results)
         write_json(args.json, content)
     return 0
 

@@ -15,21 +15,18 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from own_server import OwnServer, own_redis, own_server, stores_are_done
 from rich.console import Console
 from rich.table import Table
 
-import kvist
 from kvist.app.clock import SystemClock
 from kvist.base.errors import KvistError
 from kvist.lab.client import Target, open_client
 from kvist.lab.dialect import Completions, choose_model, negotiate
 from kvist.lab.draw import Span, integers
-from kvist.lab.machine import describe_machine, git_commit
-from kvist.lab.report import Provenance, check_writable, flat, write_json
+from kvist.lab.report import check_writable, script_document, script_provenance, write_json
 from kvist.lab.spread import Spread, pairwise_ratios, spread
 
 IDS = Span(low=100, high=30_000)
@@ -134,13 +131,7 @@ def main(argv: Sequence[str]) -> int:
     args = arguments(argv)
     if args.json is not None:
         check_writable(args.json)
-    provenance = Provenance(
-        command=("python", "bench/serve/tier_overhead.py", *argv),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        seed=args.seed,
-        machine=describe_machine(),
-        git_commit=git_commit(),
-    )
+    provenance = script_provenance("bench/serve/tier_overhead.py", argv, seed=args.seed)
     common = ("--model", args.model, "--threads", str(args.threads), "--kv-memory", "512MiB")
     with tempfile.TemporaryDirectory() as directory, own_redis() as url:
         specs = {"dram": "dram=512MiB", "disk": f"disk={directory}/tier:1GiB", "pool": f"pool={url}"}
@@ -150,16 +141,8 @@ def main(argv: Sequence[str]) -> int:
     ratios = [ratio(what, samples) for what in ("ttft_s", "latency_s", "cpu_s")]
     Console().print(table(ratios))
     if args.json is not None:
-        content = {
-            "schema": "kvist.bench.tier_overhead",
-            "schema_version": 1,
-            "kvist_version": kvist.__version__,
-            **{key: value for key, value in flat(provenance).items() if not key.startswith("machine")},
-            "machine": flat(provenance.machine),
-            "settings": vars(args) | {"json": str(args.json)},
-            "samples": [flat(sample) for sample in samples],
-            "summary": [flat(each) for each in ratios],
-        }
+        results = {"samples": samples, "summary": ratios}
+        content = script_document("tier_overhead", provenance, vars(args), results)
         write_json(args.json, content)
     return 0
 

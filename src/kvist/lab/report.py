@@ -10,12 +10,13 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import kvist
 from kvist.base.errors import ConfigError
 from kvist.lab.dialect import Completions
-from kvist.lab.machine import Machine
+from kvist.lab.machine import Machine, describe_machine, git_commit
 
 SCHEMA_VERSION = 1
 """Goes up when a name changes its meaning or goes away; new names do not raise it."""
@@ -59,16 +60,47 @@ def document(
     """
     rows, summary = results
     return {
-        "schema": f"kvist.bench.{name}",
-        "schema_version": SCHEMA_VERSION,
-        "kvist_version": kvist.__version__,
-        **{key: value for key, value in flat(provenance).items() if not key.startswith("machine")},
-        "machine": flat(provenance.machine),
+        **_origin(name, provenance),
         "server": {"url": completions.client.url, "model": completions.model.name}
         | {"max_model_len": completions.model.tokens_max, "asked_in": flat(completions.dialect)},
         "settings": dict(settings),
         "requests": [flat(row) for row in rows],
         "summary": [flat(part) for part in summary] if isinstance(summary, tuple) else flat(summary),
+    }
+
+
+def script_provenance(script: str, arguments: Sequence[str], *, seed: int) -> Provenance:
+    """Where the document of a script under `bench` comes from, if it begins now.
+
+    Args:
+        script: its path within the repository.
+        arguments: as given, without anything secret.
+        seed: what its workload follows from.
+    """
+    return Provenance(
+        command=("python", script, *arguments),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        seed=seed,
+        machine=describe_machine(),
+        git_commit=git_commit(),
+    )
+
+
+def script_document(
+    name: str, provenance: Provenance, settings: Mapping[str, object], results: Mapping[str, Sequence[object]]
+) -> dict[str, object]:
+    """The document of one script under `bench`.
+
+    Args:
+        name: of the script, without its suffix.
+        provenance: where it comes from.
+        settings: its options; tuples and paths become lists and texts.
+        results: dataclasses by what they are, such as "samples" and "summary".
+    """
+    return {
+        **_origin(name, provenance),
+        "settings": {key: _json_value(value) for key, value in settings.items()},
+        **{key: [flat(each) for each in records] for key, records in results.items()},
     }
 
 
@@ -125,6 +157,23 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
             beside.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot write {str(path)!r}: {error}") from error
+
+
+def _origin(name: str, provenance: Provenance) -> dict[str, object]:
+    """What every document begins with."""
+    return {
+        "schema": f"kvist.bench.{name}",
+        "schema_version": SCHEMA_VERSION,
+        "kvist_version": kvist.__version__,
+        **{key: value for key, value in flat(provenance).items() if not key.startswith("machine")},
+        "machine": flat(provenance.machine),
+    }
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value
 
 
 def _beside(path: Path) -> Path:

@@ -11,7 +11,15 @@ from kvist.base.errors import ConfigError
 from kvist.lab.client import ServedModel
 from kvist.lab.dialect import Completions, Dialect
 from kvist.lab.machine import Machine
-from kvist.lab.report import Provenance, check_writable, document, flat, write_json
+from kvist.lab.report import (
+    Provenance,
+    check_writable,
+    document,
+    flat,
+    script_document,
+    script_provenance,
+    write_json,
+)
 from kvist.lab.serve import Broken
 from kvist.lab.spread import Spread, spread
 from kvist.lab.ttft import TtftRow
@@ -125,3 +133,20 @@ def test_a_place_that_cannot_hold_a_document_is_found_out_before_the_run(tmp_pat
 def test_a_device_is_never_replaced() -> None:
     with pytest.raises(ConfigError, match="no regular file"):
         check_writable(Path(os.devnull))
+
+
+def test_a_script_s_document_has_its_options_and_all_its_records() -> None:
+    settings = {"lengths": (1, 2), "json": Path("out.json"), "rounds": 3, "tier": None}
+    results = {"samples": [row("cold"), row("warm")], "summary": [spread([1.0])]}
+    content = script_document("tiers", PROVENANCE, settings, results)
+    assert list(content) == [*NAMES[:8], "settings", "samples", "summary"]
+    assert content["schema"] == "kvist.bench.tiers"
+    assert content["settings"] == {"lengths": [1, 2], "json": "out.json", "rounds": 3, "tier": None}
+    assert content["samples"] == [flat(row("cold")), flat(row("warm"))]
+    assert json.loads(json.dumps(content)) == content | {"command": list(PROVENANCE.command)}
+
+
+def test_a_script_says_how_it_was_called_and_where() -> None:
+    provenance = script_provenance("bench/x.py", ["--rounds", "3"], seed=7)
+    assert (provenance.command, provenance.seed) == (("python", "bench/x.py", "--rounds", "3"), 7)
+    assert provenance.machine.cores >= 1
