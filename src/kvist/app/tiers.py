@@ -17,7 +17,7 @@ from kvist.app.shared_memory import shared_region
 from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec
 from kvist.base.clock import Clock
 from kvist.base.errors import ConfigError, TierFullError, TierTimeoutError, TierUnavailableError
-from kvist.base.units import format_bytes
+from kvist.base.units import format_bytes, rounded_up
 from kvist.blocks.form import HEADER_BYTES
 from kvist.fabric.claims import BookLimits
 from kvist.fabric.messages import TierName
@@ -87,7 +87,7 @@ def _open(
 
 
 def _open_dram(spec: DramSpec, record_bytes: Sequence[int], regions: Regions, clock: Clock) -> OpenTier:
-    longest = _aligned(max(record_bytes), _DRAM_ALIGNMENT)
+    longest = rounded_up(max(record_bytes), _DRAM_ALIGNMENT)
     if spec.bytes < longest * len(record_bytes):
         needed = format_bytes(longest * len(record_bytes))
         raise ConfigError(
@@ -207,7 +207,3 @@ def _check_quota(spec: DramSpec | DiskSpec, longest: int) -> None:
     if spec.tenant_bytes is not None and spec.tenant_bytes < longest:
         given, needed = format_bytes(spec.tenant_bytes), format_bytes(longest)
         raise ConfigError(f"tier {spec.name}: tenant_bytes {given} do not hold one block of this model ({needed})")
-
-
-def _aligned(size: int, alignment: int) -> int:
-    return -(-size // alignment) * alignment

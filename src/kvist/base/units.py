@@ -32,6 +32,15 @@ def parse_bytes(text: str) -> Bytes:
     return Bytes(size)
 
 
+def rounded_up(size: int, step: int) -> int:
+    """The least multiple of a step that is no less than a size.
+
+    >>> rounded_up(513, 512), rounded_up(512, 512), rounded_up(0, 512)
+    (1024, 512, 0)
+    """
+    return -(-size // step) * step
+
+
 def format_bytes(size: int) -> str:
     """Writes a size with the binary unit that keeps it readable.
 

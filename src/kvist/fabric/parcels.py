@@ -7,6 +7,7 @@ A record lies in staging once, however many use it; the last one to leave frees 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from kvist.base.units import rounded_up
 from kvist.blocks.form import HEADER_BYTES
 from kvist.blocks.keys import BlockKey, TenantTag
 from kvist.fabric.messages import Ticket
@@ -55,7 +56,7 @@ def payload_of(record: Buffer) -> Buffer:
 
 def staged_bytes(record_bytes: int) -> int:
     """Bytes of staging that a record takes."""
-    return -(-record_bytes // STAGING_ALIGNMENT) * STAGING_ALIGNMENT
+    return rounded_up(record_bytes, STAGING_ALIGNMENT)
 
 
 class Parcels:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from kvist.base.units import Tokens
+from kvist.base.units import Tokens, rounded_up
 from kvist.blocks.form import Form
 from kvist.blocks.keys import Namespace
 from kvist.cost.choice import choose
@@ -95,6 +95,6 @@ class FabricSettings:
     @property
     def staging_extent_bytes(self) -> int:
         """How staging is cut: room for a piece of the longest records, or for fewer where staging is small."""
-        longest = max(-(-form.record_bytes // STAGING_ALIGNMENT) * STAGING_ALIGNMENT for form in self.forms)
+        longest = max(rounded_up(form.record_bytes, STAGING_ALIGNMENT) for form in self.forms)
         share = self.staging_bytes // (longest * 8 * len(self.forms))
         return longest * max(1, min(self.piece_records, share))

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from kvist.base.units import rounded_up
 from kvist.tiers.ports import Place
 
 _RETRY_S = 60.0
@@ -73,7 +74,7 @@ class Space:
 
     def length_of(self, record_bytes: int) -> int:
         """Bytes of the place that a record needs."""
-        return -(-record_bytes // self._alignment) * self._alignment
+        return rounded_up(record_bytes, self._alignment)
 
     def why_never(self, record_bytes: int) -> str | None:
         """Why no place can ever hold such a record, even if nothing else were stored; None if one can."""

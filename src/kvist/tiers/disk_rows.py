@@ -7,6 +7,7 @@ hundred thousand or more. Knows no files and no database; whoever changes both c
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 
+from kvist.base.units import rounded_up
 from kvist.blocks.keys import BlockKey
 from kvist.tiers.disk_index import Row
 from kvist.tiers.ports import Address, Entry, Place, Write
@@ -16,7 +17,7 @@ PLACE_ALIGNMENT = 4096
 
 def place_bytes_for(record_bytes: int) -> int:
     """Bytes of the shortest place for a record."""
-    return -(-record_bytes // PLACE_ALIGNMENT) * PLACE_ALIGNMENT
+    return rounded_up(record_bytes, PLACE_ALIGNMENT)
 
 
 class _Spans:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kvist.base.units import rounded_up
 from kvist.tiers.disk_directory import names_in
 from kvist.tiers.disk_files import FilePort, Piece
 from kvist.tiers.ports import Place
@@ -226,7 +227,7 @@ class Segments:
         """Bytes of detour for a view's body and for its tail, which are what is whole granules and what is not."""
         granule, length = self.granule, view.nbytes
         if view.readonly or ctypes.addressof(ctypes.c_char.from_buffer(view)) % granule:
-            return -(-length // granule) * granule, 0
+            return rounded_up(length, granule), 0
         return 0, granule if length % granule else 0
 
     def _moves(self, spans: Sequence[Span]) -> list[_Move]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from kvist.base.errors import ConfigError
-from kvist.base.units import format_bytes
+from kvist.base.units import format_bytes, rounded_up
 from kvist.tiers.disk_index import LOG_BYTES_MIN, IndexLimits
 from kvist.tiers.disk_rows import PLACE_ALIGNMENT, place_bytes_for
 from kvist.tiers.disk_segments import SegmentLimits
@@ -67,7 +67,7 @@ class DiskSettings:
     def segment_bytes_wanted(self) -> int:
         """Length of segment files in a new directory."""
         if self.segment_bytes is not None:
-            return -(-self.segment_bytes // PLACE_ALIGNMENT) * PLACE_ALIGNMENT
+            return rounded_up(self.segment_bytes, PLACE_ALIGNMENT)
         usual = max(_SEGMENT_BYTES_MIN, min(_SEGMENT_BYTES_MAX, _power_of_two(self.bytes_max // _SEGMENTS_WANTED)))
         small = self._bytes_left // (_SEGMENTS_MIN * max(1, self.lengths))
         whole = min(usual, small) // self._longest * self._longest  # else the rest of each would be lost

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from kvist.base.errors import ModelError
+from kvist.base.units import rounded_up
 
 Scalar = bool | int | float | str
 
@@ -123,7 +124,7 @@ class GgufHeader:
     @property
     def data_start(self) -> int:
         """First byte of the tensor data."""
-        return aligned(self.table[1], self.alignment)
+        return rounded_up(self.table[1], self.alignment)
 
     @property
     def parameters(self) -> int:
@@ -138,11 +139,6 @@ class GgufHeader:
         """Length of a metadata array; 0 when it is absent or no array."""
         field = self.fields.get(key)
         return field.length if isinstance(field, ArrayField) else 0
-
-
-def aligned(position: int, alignment: int) -> int:
-    """The next multiple of an alignment, or the position itself if it is one."""
-    return -(-position // alignment) * alignment
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -179,7 +175,7 @@ class _Reader:
         alignment = fields.get("general.alignment", _ALIGNMENT_DEFAULT)
         if not isinstance(alignment, int) or not 0 < alignment <= 2**20 or alignment & (alignment - 1):
             raise self._damage(f"general.alignment is {alignment!r}, not a small power of two")
-        tensors = dict(self._placed(entry, aligned(table[1], alignment)) for entry in entries)
+        tensors = dict(self._placed(entry, rounded_up(table[1], alignment)) for entry in entries)
         if len(tensors) != len(entries) or not tensors:
             raise self._damage(f"it lists {len(entries)} tensors of which {len(tensors)} have names of their own")
         return GgufHeader(

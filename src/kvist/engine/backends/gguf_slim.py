@@ -12,7 +12,8 @@ import shutil
 import struct
 from pathlib import Path
 
-from kvist.engine.backends.gguf_header import GgufHeader, aligned
+from kvist.base.units import rounded_up
+from kvist.engine.backends.gguf_header import GgufHeader
 
 _VOCABULARY = "tokenizer."
 _UINT32 = 4
@@ -42,7 +43,7 @@ def write_slim(gguf: Path, header: GgufHeader, target: Path) -> None:
                 out.write(vocab_size)
             source.seek(start)
             out.write(source.read(end - start))
-        out.write(bytes(aligned(out.tell(), header.alignment) - out.tell()))
+        out.write(bytes(rounded_up(out.tell(), header.alignment) - out.tell()))
         source.seek(header.data_start, os.SEEK_SET)
         shutil.copyfileobj(source, out, 2**20)
 
