@@ -14,19 +14,25 @@ Laws:
 
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import xxhash
 
 from kvist.base.errors import KvistError
 from kvist.base.ids import BlockHash, GroupId
 from kvist.blocks.keys import BlockKey, Kind, Namespace, TenantTag
-from kvist.geometry.groups import DTYPE_BYTES, Dtype
+from kvist.geometry.groups import Dtype
 
 HEADER_BYTES = 512
 FORM_VERSION = 1
+
+PlaneDtype = Literal[Dtype, "uint8"]
+"""Of the numbers of a plane; "uint8": bytes that mean something to one engine alone."""
+
+_ITEM_BYTES: Mapping[PlaneDtype, int] = {"uint8": 1, "bfloat16": 2, "float16": 2, "float32": 4}
 
 _MAGIC = b"KVST"
 _CODEC_NONE = 0
@@ -38,7 +44,7 @@ _LATEST_MS = 2**64 - 1
 
 # Their places in these are what is stored, so both may only be added to at the end; a test holds them to it.
 _KINDS = get_args(Kind)
-_DTYPES = get_args(Dtype)
+_DTYPES = get_args(PlaneDtype)
 
 # magic, version, header bytes | namespace, group, kind, codec, hash | tenant | part | first position, tokens valid,
 # payload bytes | created, expires | planes
@@ -59,13 +65,13 @@ class Plane(NamedTuple):
     """One array of a payload, such as the keys ``[layers, kv_heads, block_tokens, head_dim_k]``."""
 
     name: str
-    dtype: Dtype
+    dtype: PlaneDtype
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
         """Bytes of the plane."""
-        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+        return math.prod(self.shape) * _ITEM_BYTES[self.dtype]
 
 
 class Part(NamedTuple):

@@ -33,6 +33,24 @@ class Buffer:
     length: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionHandle:
+    """How another process of the same user and machine finds a region: by the descriptor of one that holds it.
+
+    Attributes:
+        region: its name in messages.
+        size: bytes.
+        pid, fd: who holds it, and as what.
+        inode: of the memory behind it, so that a process that came to the same number is not mistaken for it.
+    """
+
+    region: RegionId
+    size: int
+    pid: int
+    fd: int
+    inode: int
+
+
 class Region:
     """A range of shared memory; filled with zeros and touched at the start, never grown.
 
