@@ -230,7 +230,7 @@ def test_what_differs_from_what_was_asked_for_is_refused_and_named(asked: dict[s
         (136, b"\x09", "9 planes"),
         (136, b"\xff", "255 planes"),
         (PLANES_AT, b"\xff", "plane 0 has a name that is not ASCII"),
-        (PLANES_AT + 8, b"\3", "plane 0 has dtype 3"),
+        (PLANES_AT + 8, b"\4", "plane 0 has dtype 4"),
         (PLANES_AT + 9, b"\5", "5 dimensions"),
         (PLANES_AT + 10, b"\xff" * 16, "does not hold planes of"),
     ],
