@@ -7,12 +7,13 @@ descriptor: private to this user, gone with the last process that holds it, what
 import ctypes
 import mmap
 import os
+import stat
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NewType
 
-from kvist.base.errors import CapacityError
+from kvist.base.errors import CapacityError, ConfigError
 from kvist.base.units import format_bytes
 
 RegionId = NewType("RegionId", str)
@@ -81,13 +82,34 @@ class Region:
                 self._map = _map(self.fd, size)
             except (OSError, ValueError, OverflowError) as error:
                 raise CapacityError(f"cannot allocate {format_bytes(size)} of shared memory for {region_id}") from error
-            self._view = memoryview(self._map)
-            if pin is not None:
-                self._unpin = pin(self._view)
+            self._expose(pin)
             undo.pop_all()
 
+    @staticmethod
+    def attached(handle: RegionHandle, *, writable: bool, pin: Pin | None = None) -> "Region":
+        """Maps a region of another process of this user; or of this one, again.
+
+        The memory stays when its first holder ends, until this one does too.
+
+        Args:
+            handle: what the holder says of it.
+            writable: whether bytes may be written through this one's views.
+            pin: how a device is told of it, where there is one.
+
+        Raises:
+            ConfigError: the process, its descriptor, or what is behind it is not what the handle says.
+            CapacityError: it cannot be mapped, or the device does not take it.
+        """
+        return _Attached(handle, writable=writable, pin=pin)
+
+    def handle(self) -> RegionHandle:
+        """How another process finds it; of use while this one lives and has not closed it."""
+        assert self.fd >= 0, f"{self.id} is closed"
+        inode = os.fstat(self.fd).st_ino
+        return RegionHandle(region=self.id, size=self.size, pid=os.getpid(), fd=self.fd, inode=inode)
+
     def view(self, offset: int, length: int) -> memoryview:
-        """A writable view of some bytes; the region lives at least as long as its views."""
+        """A view of some bytes, writable unless it was attached otherwise; the memory lives as long as its views."""
         assert 0 <= offset <= offset + length <= self.size, f"[{offset}, +{length}) is outside {self.size} bytes"
         return self._view[offset : offset + length]
 
@@ -100,12 +122,40 @@ class Region:
             os.close(self.fd)
             self.fd = -1
 
+    def _expose(self, pin: Pin | None) -> None:
+        self._view = memoryview(self._map)
+        if pin is not None:
+            self._unpin = pin(self._view)
+
+
+class _Attached(Region):
+    """One that another process allocated."""
+
+    def __init__(self, handle: RegionHandle, *, writable: bool, pin: Pin | None) -> None:
+        self.id = handle.region
+        self.size = handle.size
+        self._unpin = None
+        with ExitStack() as undo:
+            self.fd = _opened(handle, os.O_RDWR if writable else os.O_RDONLY)
+            undo.callback(self.close)
+            _check_same(handle, os.fstat(self.fd))
+            prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            try:
+                self._map = mmap.mmap(self.fd, handle.size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=prot)
+            except (OSError, ValueError, OverflowError) as error:
+                raise CapacityError(f"cannot map {_named(handle)}: {error}") from error
+            self._expose(pin)
+            undo.pop_all()
+
 
 class Regions:
     """The regions that one process can see, by name."""
 
     def __init__(self) -> None:
         self._regions: dict[RegionId, Region] = {}
+
+    def __contains__(self, region_id: RegionId) -> bool:
+        return region_id in self._regions
 
     def add(self, region: Region) -> Region:
         """Makes a region known under its name, which must be new; returns it."""
@@ -116,6 +166,10 @@ class Regions:
     def view(self, buffer: Buffer) -> memoryview:
         """The bytes of a buffer."""
         return self._regions[buffer.region].view(buffer.offset, buffer.length)
+
+    def handles(self) -> tuple[RegionHandle, ...]:
+        """How another process finds each of them."""
+        return tuple(region.handle() for region in self._regions.values())
 
     def close(self) -> None:
         """Closes all of them."""
@@ -138,6 +192,39 @@ def copy_bytes(into: memoryview, source: memoryview) -> None:
     # Both stay where they are: memory that somebody views is neither moved nor unmapped.
     to, origin = ctypes.c_char.from_buffer(into), ctypes.c_char.from_buffer(source)
     ctypes.memmove(ctypes.byref(to), ctypes.byref(origin), size)
+
+
+def _named(handle: RegionHandle) -> str:
+    return f"{format_bytes(handle.size)} of shared memory called {handle.region} of process {handle.pid}"
+
+
+def _opened(handle: RegionHandle, flags: int) -> int:
+    """A descriptor of our own for what another process holds.
+
+    Raises:
+        ConfigError: there is none to be had.
+    """
+    try:
+        return os.open(f"/proc/{handle.pid:d}/fd/{handle.fd:d}", flags | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot open {_named(handle)}: {error}; both processes must run on one machine, as one user, and see each "
+            "other's /proc"
+        ) from error
+
+
+def _check_same(handle: RegionHandle, found: os.stat_result) -> None:
+    """Proves that what was opened is the region, whole.
+
+    Raises:
+        ConfigError: it is something else, or somebody else's.
+    """
+    if found.st_uid != os.geteuid():
+        raise ConfigError(f"{_named(handle)} belongs to user {found.st_uid}, and this one is {os.geteuid()}")
+    if found.st_ino != handle.inode or not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"descriptor {handle.fd} is not {_named(handle)} any more; start both processes again")
+    if found.st_size != handle.size:
+        raise ConfigError(f"{_named(handle)} has {found.st_size} bytes; start both processes again")
 
 
 def _map(fd: int, size: int) -> mmap.mmap:

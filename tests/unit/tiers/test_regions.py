@@ -1,14 +1,16 @@
 """Shared memory: bounds, other processes, devices that must be told, and copies that stop nobody."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kvist.base.errors import CapacityError
-from kvist.tiers.regions import Buffer, Region, RegionId, Regions, copy_bytes
+from kvist.base.errors import CapacityError, ConfigError
+from kvist.tiers.regions import Buffer, Region, RegionHandle, RegionId, Regions, copy_bytes
 
 A, B = RegionId("a"), RegionId("b")
 
@@ -81,6 +83,126 @@ def test_another_process_sees_the_same_bytes_and_none_that_was_not_given_the_des
     region.close()
 
 
+ATTACH = """
+import sys
+from kvist.tiers.regions import Region, RegionHandle
+size, pid, fd, inode = map(int, sys.argv[2:6])
+handle = RegionHandle(region=sys.argv[1], size=size, pid=pid, fd=fd, inode=inode)
+region = Region.attached(handle, writable=True)
+print(bytes(region.view(10, 5)))
+region.view(20, 5)[:] = b"again"
+region.close()
+"""
+
+
+class TestAttached:
+    def test_another_process_finds_it_by_its_handle_alone_and_both_see_what_either_writes(self) -> None:
+        region = Region(A, 10_000)
+        region.view(10, 5)[:] = b"hello"
+        handle = region.handle()
+        words = [str(each) for each in (handle.region, handle.size, handle.pid, handle.fd, handle.inode)]
+        seen = subprocess.run([sys.executable, "-c", ATTACH, *words], capture_output=True, text=True, check=True)
+        assert seen.stdout.strip() == "b'hello'"
+        assert bytes(region.view(20, 5)) == b"again"
+        region.close()
+
+    def test_what_may_only_be_read_is_refused_to_writers_and_shows_what_the_holder_writes(self) -> None:
+        region = Region(A, 5_000)
+        other = Region.attached(region.handle(), writable=False)
+        view = other.view(100, 3)
+        assert view.readonly
+        with pytest.raises(TypeError):
+            view[:] = b"abc"
+        region.view(100, 3)[:] = b"abc"
+        assert bytes(view) == b"abc"
+        other.close()
+        region.close()
+
+    def test_its_end_is_not_the_end_of_the_memory_nor_the_other_way_round(self) -> None:
+        before = descriptors()
+        region = Region(A, 100)
+        first, second = (Region.attached(region.handle(), writable=True) for _ in range(2))
+        first.close()
+        first.close()
+        region.view(0, 3)[:] = b"abc"
+        region.close()
+        assert bytes(second.view(0, 4)) == b"abc\0"
+        again = Region.attached(second.handle(), writable=True)
+        again.view(3, 1)[:] = b"d"
+        assert bytes(second.view(0, 4)) == b"abcd"
+        second.close()
+        again.close()
+        del region, first, second, again
+        assert descriptors() == before
+
+    def test_a_device_is_told_of_it_too(self) -> None:
+        told: list[str] = []
+
+        def pin(memory: memoryview) -> Callable[[], None]:
+            told.append(f"pinned {memory.nbytes}")
+            return lambda: told.append("unpinned")
+
+        region = Region(A, 5_000)
+        other = Region.attached(region.handle(), writable=True, pin=pin)
+        region.close()
+        assert told == ["pinned 5000"]
+        other.close()
+        assert told == ["pinned 5000", "unpinned"]
+
+    @pytest.mark.parametrize(
+        ("change", "complaint"),
+        [
+            ({"pid": 2**22 + 1}, "cannot open 4.9 KiB of shared memory called a of process .*one machine, as one user"),
+            ({"pid": -1}, "cannot open"),
+            ({"pid": "1/root"}, "cannot open"),
+            ({"fd": 2**20}, "cannot open"),
+            ({"fd": -1}, "cannot open"),
+            ({"inode": 1}, "is not 4.9 KiB of shared memory called a .* any more"),
+            ({"size": 4999}, "has 5000 bytes"),
+            ({"size": 0}, "has 5000 bytes"),
+            ({"size": 2**70}, "has 5000 bytes"),
+        ],
+    )
+    def test_what_is_not_as_the_handle_says_is_refused_and_leaves_nothing_open(
+        self, change: dict[str, object], complaint: str
+    ) -> None:
+        region = Region(A, 5_000)
+        before = descriptors()
+        with pytest.raises(ConfigError, match=complaint):
+            Region.attached(replace(region.handle(), **change), writable=True)
+        assert descriptors() == before
+        region.close()
+
+    def test_a_number_that_has_come_to_mean_another_file_is_noticed(self, tmp_path: Path) -> None:
+        region = Region(A, 100)
+        handle = region.handle()
+        region.close()
+        (tmp_path / "other").write_bytes(bytes(100))
+        other = os.open(tmp_path / "other", os.O_RDWR)
+        try:
+            with pytest.raises(ConfigError, match="any more; start both"):
+                Region.attached(replace(handle, fd=other), writable=True)
+        finally:
+            os.close(other)
+
+    @pytest.mark.parametrize("file", ["/dev/null", "/"])
+    def test_what_is_no_memory_is_never_mapped(self, file: str) -> None:
+        opened = os.open(file, os.O_RDONLY)
+        try:
+            found = os.fstat(opened)
+            handle = RegionHandle(region=A, size=found.st_size, pid=os.getpid(), fd=opened, inode=found.st_ino)
+            with pytest.raises(ConfigError):
+                Region.attached(handle, writable=False)
+        finally:
+            os.close(opened)
+
+    def test_a_closed_one_has_no_handle(self) -> None:
+        region = Region(A, 100)
+        region.close()
+        with pytest.raises(AssertionError, match="a is closed"):
+            region.handle()
+
+
 class TestPin:
     def test_a_device_is_told_of_all_of_it_and_told_again_once_at_the_end(self) -> None:
         told: list[str] = []
@@ -108,6 +230,15 @@ class TestPin:
 
 
 class TestRegions:
+    def test_others_are_told_how_to_find_them_all(self) -> None:
+        regions = Regions()
+        first, second = regions.add(Region(A, 100)), regions.add(Region(B, 200))
+        assert regions.handles() == (first.handle(), second.handle())
+        assert [(each.region, each.size) for each in regions.handles()] == [(A, 100), (B, 200)]
+        assert A in regions
+        assert RegionId("c") not in regions
+        regions.close()
+
     def test_a_buffer_is_found_by_the_name_of_its_region(self) -> None:
         regions = Regions()
         first, second = regions.add(Region(A, 100)), regions.add(Region(B, 200))
