@@ -33,7 +33,7 @@ from kvist.tiers.regions import Regions
 from kvist.tiers.verified import verified
 
 if TYPE_CHECKING:
-    from kvist.tiers.redis_settings import RedisServer  # part of an extra
+    from kvist.tiers.redis_settings import RedisServer, RedisSettings  # part of an extra
 
 _DRAM_ALIGNMENT = 64
 _DRAM_EXTENT_BYTES = 16 * 2**20
@@ -144,13 +144,27 @@ def _open_disk(spec: DiskSpec, record_bytes: Sequence[int], clock: Clock) -> Ope
 
 
 def _open_pool(spec: PoolSpec, clock: Clock) -> OpenTier:
+    settings = pool_settings(spec)
+    from kvist.tiers.redis import RedisTier  # noqa: PLC0415  its packages are an extra, asked for just now
+
+    return OpenTier(
+        tier=metered(verified(_rehearsed(RedisTier(spec.name, settings, clock), spec)), clock),
+        settings=TierSettings(name=TierName(spec.name), kind="pool"),
+    )
+
+
+def pool_settings(spec: PoolSpec) -> "RedisSettings":
+    """How to talk to a pool; asks nothing of it.
+
+    Raises:
+        ConfigError: the packages for it are not installed, or a file or the URL cannot be used.
+    """
     for package in ("redis", "hiredis"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"tier {spec.name}: {package} is not installed; run: pip install 'kvist[pool]'")
-    from kvist.tiers.redis import RedisTier  # noqa: PLC0415  its packages are an extra, asked for just now
-    from kvist.tiers.redis_settings import RedisSettings, parse_redis_url  # noqa: PLC0415  likewise
+    from kvist.tiers.redis_settings import RedisSettings, parse_redis_url  # noqa: PLC0415  part of an extra
 
-    settings = RedisSettings(
+    return RedisSettings(
         server=_with_login(parse_redis_url(spec.url), spec),
         ca_file=_path(spec.ca_file),
         certificate_file=_path(spec.cert_file),
@@ -158,10 +172,6 @@ def _open_pool(spec: PoolSpec, clock: Clock) -> OpenTier:
         connect_timeout_s=min(1.0, spec.timeout_s),
         timeout_s=spec.timeout_s,
         prefix=spec.prefix,
-    )
-    return OpenTier(
-        tier=metered(verified(_rehearsed(RedisTier(spec.name, settings, clock), spec)), clock),
-        settings=TierSettings(name=TierName(spec.name), kind="pool"),
     )
 
 
