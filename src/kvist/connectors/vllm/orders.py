@@ -1,4 +1,4 @@
-"""What the scheduler's side tells the workers with each step, and what they tell it afterwards: plain, picklable values.
+"""What the scheduler's side tells the workers with each step, and what they tell it: plain, picklable values.
 
     scheduler ── StepOrders ──▶ every worker ── copies ──▶ StepReport ── merged over the workers ──▶ scheduler
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
+from kvist.connectors.vllm.shapes import RecordShape
 from kvist.tiers.regions import Buffer, RegionHandle
 
 OrderId = NewType("OrderId", int)
@@ -62,6 +63,8 @@ class StepOrders:
 
     Attributes:
         regions: shared memory that orders may name; those a worker has not seen yet are mapped before anything else.
+        shapes: of the records of each group, so that a worker knows its share of them; with every step until the first
+            report has come back, as the regions, and empty from then on.
         stores: copied out after the step has computed.
         loads: copied in, into blocks that no running request uses.
         ends: loads that end with the orders given so far.
@@ -69,6 +72,7 @@ class StepOrders:
     """
 
     regions: tuple[RegionHandle, ...] = ()
+    shapes: tuple[RecordShape, ...] = ()
     stores: tuple[CopyOrder, ...] = ()
     loads: tuple[InOrder, ...] = ()
     ends: tuple[LoadEnd, ...] = ()
