@@ -121,9 +121,9 @@ def chain_of(name: str, blocks: int) -> list[BlockHash]:
     return [BlockHash(f"{name}:{index}".encode().ljust(32, b".")) for index in range(blocks)]
 
 
-def payload_of(block_hash: BlockHash, group: int, size: int) -> bytes:
-    """What a block holds, from which it can be told."""
-    return (block_hash + bytes([group])).ljust(64, b"*")[:size].ljust(size, b"+")
+def payload_of(block_hash: BlockHash, group: int, size: int, era: int = 0) -> bytes:
+    """What a block holds, from which it and the namespace that it was computed in can be told."""
+    return (block_hash + bytes([group, ord("*") + era])).ljust(64, b"*")[:size].ljust(size, b"+")
 
 
 def but_no_lies_in_place(plan: FaultPlan) -> FaultPlan:
@@ -161,6 +161,7 @@ class Rig:
     limits: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.era = 0
         self.regions = Regions()
         forms = tuple(form_of(size) for size in self.payloads)
         longest = max(-(-form.record_bytes // 4096) * 4096 for form in forms)
@@ -228,7 +229,12 @@ class Rig:
     def write(self, room: Room, block_hash: BlockHash, group: int = 0) -> None:
         """Copies a block's payload to where it may be."""
         view = self.regions.view(room.buffer)
-        view[:] = payload_of(block_hash, group, view.nbytes)
+        view[:] = payload_of(block_hash, group, view.nbytes, self.era)
+
+    def renew(self) -> None:
+        """The weights have changed: the same tokens give other KV, under another namespace."""
+        self.era += 1
+        self.fabric.renew(Namespace(self.era.to_bytes(32)))
 
     def ask(self, chain: Sequence[BlockHash], *, tenant: TenantTag = BLUE, tokens: int | None = None) -> Ticket:
         """Begins a query that would hit every block."""
@@ -246,10 +252,11 @@ class Rig:
         self.fabric.taken(ticket, pieces)
         return pieces
 
-    def check(self, pieces: Sequence[Landed], chain: Sequence[BlockHash]) -> None:
-        """Proves that each piece is what it says."""
+    def check(self, pieces: Sequence[Landed], chain: Sequence[BlockHash], era: int | None = None) -> None:
+        """Proves that each piece is what it says, in the namespace of now or in an earlier one."""
+        in_era = self.era if era is None else era
         for piece in pieces:
-            expected = payload_of(chain[piece.want.index], piece.want.group, piece.buffer.length)
+            expected = payload_of(chain[piece.want.index], piece.want.group, piece.buffer.length, in_era)
             assert bytes(self.regions.view(piece.buffer)) == expected, f"{piece.want} holds something else"
 
     def settle(self) -> None:

@@ -77,6 +77,7 @@ class FabricMachine(RuleBasedStateMachine):
         self.loading: set[Ticket] = set()
         self.handed: dict[Ticket, list[Landed]] = {}
         self.rooms: list[Room] = []
+        self.eras: dict[Ticket, int] = {}
 
     def count(self, name: str) -> None:
         type(self).operations[name] += 1
@@ -113,15 +114,25 @@ class FabricMachine(RuleBasedStateMachine):
     @rule(tenant=Tenants, which=st.integers(0, 1), blocks=Lengths)
     def begin(self, tenant: TenantTag, which: int, blocks: int) -> None:
         chain = self.chain(tenant, which, blocks)
-        self.tickets[self.rig.ask(chain, tenant=tenant)] = chain
+        self.remember(self.rig.ask(chain, tenant=tenant), chain)
 
-    @rule(tenant=Tenants, which=st.integers(0, 1), works=st.integers(0, 6), seconds=st.sampled_from(SECONDS))
-    def request(self, tenant: TenantTag, which: int, works: int, seconds: float) -> None:
+    def remember(self, ticket: Ticket, chain: list[BlockHash]) -> None:
+        self.tickets[ticket] = chain
+        self.eras[ticket] = self.rig.era
+
+    @rule(
+        tenant=Tenants,
+        which=st.integers(0, 1),
+        works=st.integers(0, 6),
+        seconds=st.sampled_from(SECONDS),
+        renews=st.sampled_from([False] * 7 + [True]),
+    )
+    def request(self, tenant: TenantTag, which: int, works: int, seconds: float, renews: bool) -> None:
         """As an engine begins one that was stored before, while movers do some jobs and time goes by."""
         self.store(tenant=tenant, which=which, blocks=12, works=60)
         chain = self.chain(tenant, which, 12)
         ticket = self.rig.ask(chain, tenant=tenant)
-        self.tickets[ticket] = chain
+        self.remember(ticket, chain)
         self.work_some(works)
         self.plans[ticket] = self.rig.plan(ticket)
         self.rig.fabric.load(ticket, self.plans[ticket])
@@ -129,6 +140,8 @@ class FabricMachine(RuleBasedStateMachine):
         self.count("load")
         self.operations["wanted"] += len(self.plans[ticket].wants)
         self.work_some(works)
+        if renews:
+            self.renew(stores=True)
         self.pass_time(seconds=seconds)
         self.take_from(ticket)
 
@@ -146,6 +159,7 @@ class FabricMachine(RuleBasedStateMachine):
         if ticket in self.plans:
             assert [books.queried for books in fabric.statistics().tiers] == before, "counted twice"
         assert plan.tokens <= len(chain) * 16
+        assert not plan.wants or self.eras[ticket] == self.rig.era, "something is left to find of what is over"
         for want in plan.wants:
             assert not (want.index < len(resident[want.group]) and resident[want.group][want.index]), want
         self.plans[ticket] = plan
@@ -163,7 +177,7 @@ class FabricMachine(RuleBasedStateMachine):
     def look(self, data: st.DataObject) -> None:
         """Sees what has landed, and keeps it for now."""
         ticket = data.draw(st.sampled_from(sorted(self.loading)))
-        self.handed.setdefault(ticket, []).extend(self.rig.fabric.landed(ticket))
+        self.handed.setdefault(ticket, []).extend(self.landed(ticket))
 
     @precondition(lambda self: self.loading)
     @rule(data=st.data())
@@ -171,18 +185,23 @@ class FabricMachine(RuleBasedStateMachine):
         self.take_from(data.draw(st.sampled_from(sorted(self.loading))))
 
     def take_from(self, ticket: Ticket) -> None:
-        pieces = [*self.handed.pop(ticket, []), *self.rig.fabric.landed(ticket)]
-        self.rig.check(pieces, self.tickets[ticket])
+        pieces = [*self.handed.pop(ticket, []), *self.landed(ticket)]
+        self.rig.check(pieces, self.tickets[ticket], self.eras[ticket])
         self.rig.fabric.taken(ticket, pieces)
         self.operations["taken"] += len(pieces)
         self.count(self.rig.fabric.state(ticket))
+
+    def landed(self, ticket: Ticket) -> list[Landed]:
+        pieces = list(self.rig.fabric.landed(ticket))
+        assert not pieces or self.eras[ticket] == self.rig.era, "something comes of what is over"
+        return pieces
 
     @precondition(lambda self: self.tickets)
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         ticket = data.draw(st.sampled_from(sorted(self.tickets)))
-        self.rig.check(self.handed.pop(ticket, []), self.tickets[ticket])  # still there, whatever became of its copy
-        self.tickets.pop(ticket)
+        handed = self.handed.pop(ticket, [])  # still there, whatever became of its copy
+        self.rig.check(handed, self.tickets.pop(ticket), self.eras[ticket])
         self.plans.pop(ticket, None)
         self.loading.discard(ticket)
         self.rig.fabric.drop(ticket)
@@ -211,6 +230,22 @@ class FabricMachine(RuleBasedStateMachine):
     def set_the_calendar(self, seconds: float) -> None:
         self.rig.calendar.time_unix_s = max(1.0, self.rig.calendar.time_unix_s + seconds)
 
+    @precondition(lambda self: self.loading or self.rooms)
+    @rule(stores=st.booleans())
+    def renew(self, stores: bool) -> None:
+        """The weights change under whatever goes on."""
+        unfinished = [each for each in self.loading if self.rig.fabric.state(each) == "loading"]
+        dropped = self.rig.fabric.statistics().stores_dropped
+        self.rig.renew()
+        assert all(
+            self.rig.fabric.state(each) == ("loading" if self.handed.get(each) else "failed") for each in unfinished
+        )
+        if stores:
+            rooms, self.rooms = self.rooms, []
+            self.rig.fabric.store(rooms)
+            assert self.rig.fabric.statistics().stores_dropped == dropped + len(rooms)
+        self.operations["voided"] += len(unfinished)
+
     @rule(tenant=st.sampled_from([BLUE, RED, None]))
     def purge(self, tenant: TenantTag | None) -> None:
         with self.rig.fabric.inside() as inside:
@@ -235,7 +270,7 @@ class FabricMachine(RuleBasedStateMachine):
         if not hasattr(self, "rig"):
             return
         for ticket, chain in self.tickets.items():
-            self.rig.check(self.handed.pop(ticket, []), chain)
+            self.rig.check(self.handed.pop(ticket, []), chain, self.eras[ticket])
             self.rig.fabric.drop(ticket)
         for room in self.rooms:
             self.rig.fabric.withdraw(room)
@@ -257,5 +292,5 @@ def test_whatever_happens_everything_adds_up_and_nothing_is_left() -> None:
     run_state_machine_as_test(
         FabricMachine, settings=settings(max_examples=examples(80), stateful_step_count=60, deadline=None)
     )
-    for needed in ("stored", "taken", "load", "complete", "failed", "loading", "withdraw"):
+    for needed in ("stored", "taken", "load", "complete", "failed", "loading", "withdraw", "voided"):
         assert FabricMachine.operations[needed], f"nothing was ever {needed}: {FabricMachine.operations}"

@@ -11,11 +11,10 @@ from itertools import compress
 from operator import not_
 
 from kvist.base.ids import BlockHash, GroupId
-from kvist.blocks.keys import TenantTag
-from kvist.fabric.dispatch import Dispatch
+from kvist.blocks.keys import Namespace, TenantTag
+from kvist.fabric.desk import Desk
 from kvist.fabric.jobs import Answered, FindJob, Report
 from kvist.fabric.messages import Ticket
-from kvist.fabric.settings import FabricSettings
 from kvist.fabric.tier_state import TierState
 
 _PATIENCE = 4.0
@@ -55,26 +54,34 @@ class Question:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Inquiry:
-    """All questions about one sequence."""
+    """All questions about one sequence.
 
+    Attributes:
+        namespace: in which it is looked for.
+        is_void: that namespace is over: nothing is to be found any more.
+    """
+
+    namespace: Namespace
     tenant: TenantTag
     chain: Sequence[BlockHash]
     questions: dict[str, Question] = field(default_factory=dict)
+    is_void: bool = False
 
 
 class Asking:
     """Asks, and takes the answers. Called under control's lock."""
 
-    def __init__(self, settings: FabricSettings, tiers: Sequence[TierState], dispatch: Dispatch) -> None:
-        self._settings = settings
-        self._placed = [tier for tier in tiers if tier.book is not None]
-        self._keyed = [tier for tier in tiers if tier.book is None]
-        self._dispatch = dispatch
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._settings = desk.settings
+        self._placed = [tier for tier in desk.tiers if tier.book is not None]
+        self._keyed = [tier for tier in desk.tiers if tier.book is None]
+        self._dispatch = desk.dispatch
         self._open: dict[str, dict[Ticket, Question]] = {tier.name: {} for tier in self._keyed}
 
     def ask(self, tenant: TenantTag, chain: Sequence[BlockHash], now_s: float, now_unix_s: float) -> Inquiry:
         """Sends one question to each keyed tier in use."""
-        inquiry = Inquiry(tenant=tenant, chain=chain)
+        inquiry = Inquiry(namespace=self._desk.namespace, tenant=tenant, chain=chain)
         tiers = [tier for tier in self._keyed if chain and tier.asks.would_allow(now_s) and tier.readable(now_s)]
         if tiers:
             groups = map(GroupId, range(len(self._settings.forms)))
@@ -99,13 +106,19 @@ class Asking:
                 self._close(name, question)
                 self._dispatch.withdraw(question.job, now_s)
 
+    def void(self, inquiry: Inquiry, now_s: float) -> None:
+        """Its namespace is over: nothing that was or will be answered counts."""
+        self.forget(inquiry, now_s)
+        inquiry.questions.clear()
+        inquiry.is_void = True
+
     def _unplaced(self, inquiry: Inquiry, group: GroupId, now_s: float, now_unix_s: float) -> Sequence[int]:
         """Indices of the blocks that no placed tier has, of those that can be read from."""
         blocks: Sequence[int] = range(len(inquiry.chain))
         for tier in self._placed:
             if not tier.readable(now_s):
                 continue
-            have = tier.have(self._settings.namespace, group, inquiry.chain, inquiry.tenant, now_unix_s)
+            have = tier.have(inquiry.namespace, group, inquiry.chain, inquiry.tenant, now_unix_s)
             blocks = [index for index in blocks if not have[index]]
         return blocks
 
@@ -117,7 +130,7 @@ class Asking:
             ticket=self._dispatch.new_ticket(),
             tier=tier.name,
             tenant=inquiry.tenant,
-            namespace=self._settings.namespace,
+            namespace=inquiry.namespace,
             groups=tuple(
                 (GroupId(group), [inquiry.chain[index] for index in blocks]) for group, blocks in enumerate(asked)
             ),

@@ -16,7 +16,7 @@ from kvist.base.clock import Calendar, Clock
 from kvist.base.errors import ConfigError
 from kvist.base.ids import BlockHash, GroupId
 from kvist.base.units import format_bytes
-from kvist.blocks.keys import BlockKey
+from kvist.blocks.keys import BlockKey, Namespace
 from kvist.fabric.asking import Asking, Inquiry
 from kvist.fabric.desk import Desk
 from kvist.fabric.dispatch import Dispatch
@@ -96,7 +96,7 @@ class Fabric:
         self._writing = Writing(self._desk)
         self._storing = Storing(self._desk, self._writing)
         self._loading = Loading(self._desk, Reading(self._desk, self._writing))
-        self._asking = Asking(settings, self._desk.tiers, self._desk.dispatch)
+        self._asking = Asking(self._desk)
         self._planning = Planning(settings, self._desk.tiers)
         movers.start(self._report)
 
@@ -143,8 +143,8 @@ class Fabric:
     def load(self, ticket: Ticket, plan: Plan) -> None:
         """Begins to load what the plan wants; at most once per ticket."""
         with self._turn():
-            query = self._asked[ticket].query
-            self._loading.begin(ticket, query.tenant, query.chain, plan)
+            asked = self._asked[ticket]
+            self._loading.begin(ticket, asked.query, plan, is_void=asked.inquiry.is_void)
 
     def landed(self, ticket: Ticket) -> Sequence[Landed]:
         """Pieces that have landed since the last call, in no particular order; each is told once."""
@@ -192,7 +192,7 @@ class Fabric:
 
     def has_copy(self, group: GroupId, block_hash: BlockHash) -> bool:
         """Whether some tier has the block, as far as control knows; about a microsecond."""
-        key = BlockKey(self._settings.namespace, group, "prefix", block_hash)
+        key = BlockKey(self._desk.namespace, group, "prefix", block_hash)
         now_unix_s = self._desk.calendar.now_unix_s()
         with self._lock:
             return any(tier.has(key, now_unix_s) for tier in self._desk.tiers)
@@ -201,6 +201,26 @@ class Fabric:
         """A step that did nothing but compute tokens [start, end) of one sequence took so long."""
         with self._lock:
             self._planning.learn_prefill(start, end, seconds)
+
+    # ---- a change of the world
+
+    def renew(self, namespace: Namespace) -> None:
+        """From now on everything is asked, planned, loaded and stored in another namespace, one that never was.
+
+        Tickets begun before find nothing any more: their plans want nothing, their loads have failed as soon as what
+        was handed over is taken. Rooms given out before are dropped when they are stored. What the tiers have stays
+        there, until it is evicted or somebody comes back with its namespace.
+        """
+        assert namespace != self._desk.namespace, f"{namespace.hex()} is what it was before"
+        with self._turn():
+            self._desk.namespace = namespace
+            for asked in self._asked.values():
+                self._asking.void(asked.inquiry, self._desk.clock.now_s())
+            self._loading.void()
+            for tier in self._desk.tiers:
+                tier.known.clear()
+            self._changes += 1
+            self._lock.notify_all()
 
     # ---- waiting
 
@@ -338,6 +358,7 @@ def _desk(settings: FabricSettings, movers: Carrier, clock: Clock, calendar: Cal
     share = int(settings.staging_bytes * settings.tier_share)
     tiers = [TierState(each, known_max=settings.known_max, bytes_share=share) for each in settings.tiers]
     return Desk(
+        namespace=settings.namespace,
         settings=settings,
         tiers=tiers,
         by_name={tier.name: tier for tier in tiers},

@@ -1,9 +1,10 @@
-"""What the parts of control share: settings, the tiers' states, jobs, staging and the time. No behaviour of its own."""
+"""What the parts of control share: namespace, settings, tiers' states, jobs, staging and time. Has no behaviour."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvist.base.clock import Calendar, Clock
+from kvist.blocks.keys import Namespace
 from kvist.fabric.dispatch import Dispatch
 from kvist.fabric.messages import TierName
 from kvist.fabric.parcels import Parcels
@@ -11,16 +12,18 @@ from kvist.fabric.settings import FabricSettings
 from kvist.fabric.tier_state import TierState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Desk:
     """Shared by the parts of one control, all of which are called under its lock.
 
     Attributes:
+        namespace: under which everything is asked and stored from now on; all else here stays what it is.
         tiers: fastest first.
         by_name: the same.
         record_bytes: by group, header included.
     """
 
+    namespace: Namespace
     settings: FabricSettings
     tiers: Sequence[TierState]
     by_name: dict[TierName, TierState]

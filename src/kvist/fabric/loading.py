@@ -1,7 +1,7 @@
 """The life of loads, as the engine sees it: begun, handed over piece by piece, taken back, given up.
 
     reading ── verified ──▶ arrived ── landed ──▶ handed ── taken ──▶ over
-       └── deadline, drop ──▶ given up
+       └── deadline, drop, end of the namespace ──▶ given up
 
 A load stays here until everything it holds has been given back, also when its ticket was dropped long before: records
 under I/O keep their place and their staging until the I/O returns.
@@ -9,12 +9,10 @@ under I/O keep their place and their staging until the I/O returns.
 
 from collections.abc import Collection, Sequence
 
-from kvist.base.ids import BlockHash
 from kvist.blocks.form import HEADER_BYTES
-from kvist.blocks.keys import TenantTag
 from kvist.fabric.desk import Desk
 from kvist.fabric.loads import Errand, Item, Load
-from kvist.fabric.messages import Landed, LoadState, Plan, Ticket
+from kvist.fabric.messages import Landed, LoadState, Plan, Query, Ticket
 from kvist.fabric.parcels import payload_of
 from kvist.fabric.reading import Reading
 from kvist.fabric.tier_state import TierState
@@ -40,11 +38,17 @@ class Loading:
         """Loads that hold something, or that somebody may ask about."""
         return set(self._loads)
 
-    def begin(self, ticket: Ticket, tenant: TenantTag, chain: Sequence[BlockHash], plan: Plan) -> None:
-        """Holds what the plan wants, and reads as much as there is room for."""
+    def begin(self, ticket: Ticket, query: Query, plan: Plan, *, is_void: bool = False) -> None:
+        """Holds what the plan wants, and reads as much as there is room for.
+
+        A void plan, of a namespace that is over, has failed as soon as it has begun, if it wants anything.
+        """
         assert ticket not in self._loads, f"{ticket} loads already"
-        load = self._loads[ticket] = Load(ticket=ticket, tenant=tenant, deadline_s=plan.deadline_s)
-        self._reading.want(load, plan.wants, chain)
+        load = self._loads[ticket] = Load(ticket=ticket, tenant=query.tenant, deadline_s=plan.deadline_s)
+        if is_void:
+            load.is_void = bool(plan.wants)
+            return
+        self._reading.want(load, plan.wants, query.chain)
         self.pump()
 
     def run(self, errand: Errand, entries: Sequence[Entry], tier: TierState, deadline_s: float) -> Load:
@@ -85,7 +89,7 @@ class Loading:
         self._check(load, self._desk.clock.now_s())
         if load.arrived or load.handed:
             return "loading"
-        if load.is_late:
+        if load.is_late or load.is_void:
             return "failed"
         if load.wanted or load.reading:
             return "loading"
@@ -102,6 +106,20 @@ class Loading:
         load.arrived.clear()
         load.handed.clear()
         self._withdraw(load, self._desk.clock.now_s())
+        self.pump()
+
+    def void(self) -> None:
+        """Engines' loads that run have failed: what is not handed over yet never is, and what has been is given back.
+
+        What operators began knows the namespace of each of its records, and goes on.
+        """
+        for load in self._loads.values():
+            if load.errand is None and not load.is_over:
+                load.is_void = True
+                for item in (*load.unwanted(), *load.arrived):
+                    self._reading.give_back(load, item)
+                load.arrived.clear()
+                self._withdraw(load, self._desk.clock.now_s())
         self.pump()
 
     def check(self) -> None:

@@ -63,6 +63,7 @@ class Load:
         handed: told, and not taken yet.
         failed_index: the first position known not to come; None: all may come.
         is_late: its deadline has passed; nothing that comes now counts.
+        is_void: its namespace is over; likewise.
         is_dropped: its ticket is gone; it only waits for I/O to return.
         errand: None: it is an engine's.
     """
@@ -76,6 +77,7 @@ class Load:
     handed: dict[Want, Item] = field(default_factory=dict)
     failed_index: int | None = None
     is_late: bool = False
+    is_void: bool = False
     is_dropped: bool = False
     errand: Errand | None = None
 
@@ -87,7 +89,7 @@ class Load:
     @property
     def is_given_up(self) -> bool:
         """Whether nobody looks at what comes now."""
-        return self.is_dropped or self.is_late
+        return self.is_dropped or self.is_late or self.is_void
 
     def want(self, item: Item) -> None:
         """Puts an item into its tier's queue."""

@@ -79,17 +79,16 @@ class Planning:
         return self._planned(found, prospects, choice, at.monotonic_s), choice.exploration
 
     def _presence(self, tier: TierState, inquiry: Inquiry, at: Moment) -> list[list[bool]]:
-        """What a tier has, `[group][index]`; nothing of one that is left alone."""
+        """What a tier has, `[group][index]`; nothing of one that is left alone, or of a namespace that is over."""
         groups = range(len(self._settings.forms))
-        if not tier.readable(at.monotonic_s):
+        if inquiry.is_void or not tier.readable(at.monotonic_s):
             return [[] for _ in groups]
         if tier.book is None:
             question = inquiry.questions.get(tier.name)
             blocks = len(inquiry.chain)
             return [[] if question is None else question.presence(group, blocks) for group in groups]
         return [
-            tier.have(self._settings.namespace, GroupId(group), inquiry.chain, inquiry.tenant, at.unix_s)
-            for group in groups
+            tier.have(inquiry.namespace, GroupId(group), inquiry.chain, inquiry.tenant, at.unix_s) for group in groups
         ]
 
     def _bytes(self, blocks: Sequence[int]) -> int:

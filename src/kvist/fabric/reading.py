@@ -33,7 +33,7 @@ class Reading:
     def want(self, load: Load, wants: Sequence[Want], chain: Sequence[BlockHash]) -> None:
         """Holds and queues what a load wants; what is no longer where it was planned from is looked for elsewhere."""
         now_unix_s = self._desk.calendar.now_unix_s()
-        namespace, forms, sizes = self._desk.settings.namespace, self._desk.settings.forms, self._desk.record_bytes
+        namespace, forms, sizes = self._desk.namespace, self._desk.settings.forms, self._desk.record_bytes
         for want in wants:
             tier = self._desk.by_name[want.tier]
             key = BlockKey(namespace, want.group, "prefix", chain[want.index])
@@ -50,7 +50,7 @@ class Reading:
         now_unix_s = self._desk.calendar.now_unix_s()
         for index, entry in enumerate(entries):
             key = entry.address.key
-            known = key.namespace == self._desk.settings.namespace and key.group < len(self._desk.settings.forms)
+            known = key.namespace == self._desk.namespace and key.group < len(self._desk.settings.forms)
             form = self._desk.settings.forms[key.group] if known else None
             item = Item(Want(key.group, index, tier.name), form, entry.record_bytes, key)
             if entry.record_bytes < HEADER_BYTES:
@@ -244,7 +244,7 @@ class Reading:
             if load.errand.target is not None:
                 self._writing.write(load.errand.target, copies)
             return
-        if not copies:
+        if not copies or load.is_void:
             return
         now_s = self._desk.clock.now_s()
         in_use = [each.name for each in self._desk.tiers if each is tier or each.writable(now_s)]

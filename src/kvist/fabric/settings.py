@@ -57,7 +57,7 @@ class FabricSettings:
     """Shapes, tiers and bounds.
 
     Attributes:
-        namespace: of the model.
+        namespace: of the model, until `Fabric.renew` gives another one.
         block_tokens: tokens per block.
         windows: by group; None: full attention.
         forms: by group: what a record looks like.

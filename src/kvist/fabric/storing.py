@@ -52,7 +52,7 @@ class Storing:
 
     def offer(self, offer: Offer) -> Room | Declined:
         """See `kvist.fabric.control.Fabric.offer`."""
-        key = BlockKey(self._desk.settings.namespace, offer.group, "prefix", offer.hash)
+        key = BlockKey(self._desk.namespace, offer.group, "prefix", offer.hash)
         subject = Subject(
             key=key,
             tenant=offer.tenant,
@@ -79,13 +79,18 @@ class Storing:
         size = desk.settings.piece_records
         for first in range(0, len(rooms), size):
             parcels = [self._rooms.pop(room.ticket) for room in rooms[first : first + size]]
-            self._stamp([Copy(parcel=each, created_unix_s=created, expires_unix_s=expires) for each in parcels])
+            self._drop(each for each in parcels if self._is_void(each))
+            copies = [
+                Copy(parcel=each, created_unix_s=created, expires_unix_s=expires)
+                for each in parcels
+                if not self._is_void(each)
+            ]
+            if copies:
+                self._stamp(copies)
 
     def withdraw(self, room: Room) -> None:
         """See `kvist.fabric.control.Fabric.withdraw`."""
-        parcel = self._rooms.pop(room.ticket)
-        self.dropped += 1
-        self._leave(parcel)
+        self._drop([self._rooms.pop(room.ticket)])
 
     def refuse(self, tier: TierState, tenant: TenantTag | None) -> None:
         """What has room or is being stamped, of all or of one tenant, is not to be written to a tier any more."""
@@ -135,15 +140,15 @@ class Storing:
             if isinstance(report, Stamped):
                 for tier in self._targets(desk.clock.now_s()):
                     self._writing.write(tier, [copy for copy in copies if self._goes_to(tier, copy)])
+                for copy in copies:
+                    self._leave(copy.parcel)
             else:
-                self.dropped += len(copies)
-            self._leave_all(copies)
+                self._drop(copy.parcel for copy in copies)
 
         if desk.dispatch.send(job, None, stamped, now_s=desk.clock.now_s()):
             self._stamping.update((copy.parcel.owner, copy.parcel) for copy in copies)
         else:
-            self.dropped += len(copies)
-            self._leave_all(copies)
+            self._drop(copy.parcel for copy in copies)
 
     def _goes_to(self, tier: TierState, copy: Copy) -> bool:
         return tier.name not in self._refused.get(copy.parcel.owner, ())
@@ -160,9 +165,14 @@ class Storing:
             expires_unix_s=copy.expires_unix_s,
         )
 
-    def _leave_all(self, copies: Iterable[Copy]) -> None:
-        for copy in copies:
-            self._leave(copy.parcel)
+    def _is_void(self, parcel: Parcel) -> bool:
+        """Whether it was offered in a namespace that is over."""
+        return parcel.subject.key.namespace != self._desk.namespace
+
+    def _drop(self, parcels: Iterable[Parcel]) -> None:
+        for parcel in parcels:
+            self.dropped += 1
+            self._leave(parcel)
 
     def _leave(self, parcel: Parcel) -> None:
         self._keys.discard(parcel.subject.key)

@@ -47,6 +47,10 @@ class Known:
             for block_hash in hashes:
                 seen.pop(block_hash, None)
 
+    def clear(self) -> None:
+        """Knows nothing again."""
+        self._seen.clear()
+
     def discard(self, key: BlockKey) -> None:
         """It was not found, or was removed."""
         self._seen.get((key.namespace, key.group), {}).pop(key.hash, None)

@@ -147,3 +147,28 @@ def test_the_pool_is_asked_for_what_a_tier_has_that_cannot_be_read_now() -> None
 def broken(verb: Verb, _: int) -> Fault | None:
     """Nothing can be read."""
     return Fail(error=TierUnavailableError) if verb == "read" else None
+
+
+def test_a_ticket_of_before_plans_nothing_below_and_waits_for_no_answer() -> None:
+    rig = Rig(names=("disk", "pool"))
+    rig.fill(CHAIN)
+    asked = rig.ask(CHAIN)
+    answered = rig.ask(chain_of("b", 4))
+    (job,) = rig.movers.waiting
+    rig.movers.begin(job)
+    assert not rig.fabric.is_answered(answered)
+    rig.renew()
+    assert rig.fabric.is_answered(answered)
+    assert rig.fabric.next_deadline_s() is None
+    rig.movers.do(job)
+    before = rig.books("pool").queried
+    for ticket in (asked, answered):
+        plan = rig.plan(ticket, [[True, True, False]])
+        assert (plan.tokens, plan.wants) == (32, ())
+        assert rig.fabric.foresee(ticket, [[True]]).wants == ()
+        rig.fabric.load(ticket, plan)
+        assert rig.fabric.state(ticket) == "complete"
+        rig.fabric.drop(ticket)
+    assert rig.books("pool").queried == before, "nothing was looked for"
+    rig.fabric.audit()
+    rig.close()

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fakes.fabric import BLUE, RED, Rig, chain_of
+from fakes.fabric import BLUE, NAMESPACE, RED, Rig, chain_of
 from kvist.base.errors import ConfigError, TierUnavailableError
 from kvist.base.ids import GroupId
 from kvist.base.units import Tokens
@@ -356,4 +356,30 @@ def test_many_that_expire_at_once_go_a_few_in_each_turn_and_are_never_found() ->
     assert rig.books("dram").expired == rig.books("disk").expired == 300
     assert list(rig.tiers[TierName("disk")].entries()) == []
     rig.fabric.audit()
+    rig.close()
+
+
+def test_what_was_stored_before_is_found_by_nobody_and_what_comes_after_is() -> None:
+    rig = Rig()
+    rig.fill(CHAIN)
+    rig.renew()
+    ticket = rig.ask(CHAIN)
+    rig.movers.do_all()
+    assert rig.plan(ticket).tokens == 0
+    assert not rig.fabric.has_copy(GroupId(0), CHAIN[0])
+    rig.fabric.drop(ticket)
+    rig.fill(CHAIN[:3])
+    assert rig.fabric.has_copy(GroupId(0), CHAIN[0])
+    ticket = rig.ask(CHAIN)
+    rig.movers.do_all()
+    assert complete(rig, ticket) == 3
+    rig.fabric.drop(ticket)
+    assert rig.books("dram").resident == 11, "what was there before is the tier's to evict"
+    rig.close()
+
+
+def test_the_same_name_again_is_our_own_mistake() -> None:
+    rig = Rig()
+    with pytest.raises(AssertionError, match="what it was before"):
+        rig.fabric.renew(NAMESPACE)
     rig.close()

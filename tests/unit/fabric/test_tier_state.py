@@ -2,7 +2,7 @@
 
 import pytest
 
-from fakes.fabric import BLUE, NAMESPACE, chain_of
+from fakes.fabric import BLUE, NAMESPACE, Rig, chain_of
 from kvist.base.ids import GroupId
 from kvist.blocks.keys import BlockKey
 from kvist.fabric.messages import TierName
@@ -87,3 +87,14 @@ def test_only_a_keyed_tier_is_without_books() -> None:
     assert tier.has(key(0), 0.0)
     with pytest.raises(AssertionError, match="pool keeps no books"):
         tier.have(NAMESPACE, GROUP, CHAIN, BLUE, 0.0)
+
+
+def test_what_a_pool_was_seen_to_have_is_forgotten() -> None:
+    rig = Rig(names=("pool",))
+    for _ in range(20):
+        rig.fill(CHAIN)
+        rig.renew()
+    with rig.fabric.inside() as inside:
+        (pool,) = inside.desk.tiers
+        assert not pool.known._seen
+    rig.close()
