@@ -13,13 +13,12 @@ from fakes.tiers import write_of
 from fakes.tokenizer import ByteTokenizer
 from kvist.app.administration import STOP_S, administered
 from kvist.app.private_socket import operator_listener
-from kvist.base.ids import GroupId, TenantId, TokenId
+from kvist.base.ids import SALTED, TENANT_DEFAULT, GroupId, TenantId, TokenId
 from kvist.base.units import Bytes, Tokens
 from kvist.blocks.keys import BlockKey, HashChain, Namespace, tenant_key, tenant_tag
 from kvist.fabric.messages import Decision, Option, Source
 from kvist.server.administration_ports import Explain, Explanation, Model
 from kvist.server.administration_verbs import Verbs
-from kvist.server.translate import SALTED, TENANT_DEFAULT
 from kvist.tiers.ports import Address
 
 KEY_OF = partial(tenant_key, b"a secret of the tests")

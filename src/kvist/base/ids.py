@@ -22,3 +22,9 @@ RequestId = NewType("RequestId", str)
 
 TenantId = NewType("TenantId", str)
 """Who may hit whose blocks. Tenants never share unless the operator names a scope."""
+
+TENANT_DEFAULT = TenantId("default")
+"""Of whoever sends no salt."""
+
+SALTED = "salt:"
+"""Put before a client's salt, so that no salt names the tenant of those who send none."""

@@ -9,7 +9,7 @@ Laws:
 
 import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, NewType, cast
 
 from blake3 import blake3
@@ -68,6 +68,25 @@ def tenant_key(secret: bytes, tenant: TenantId) -> TenantKey:
 def tenant_tag(key: TenantKey) -> TenantTag:
     """What a stored block says of whose it is."""
     return TenantTag(blake3(b"tag", key=key).digest(16))
+
+
+def foreign_hasher(key: TenantKey, scheme: bytes, adapter: bytes) -> Callable[[bytes], BlockHash]:
+    """How a foreign engine's block hash becomes one of ours: ``BLAKE3-keyed(tenant key; scheme || adapter || hash)``.
+
+    Args:
+        key: of the tenant on whose behalf the tokens are read.
+        scheme: how the engine hashes, and what its chains start from: everything that makes its hashes comparable.
+        adapter: digest of what the engine's hash only names; empty where there is none.
+
+    Returns:
+        A function of the engine's hash, which stands for its block and for everything before it; a microsecond a call.
+    """
+    begun = blake3(_fields((("scheme", scheme), ("adapter", adapter))), key=key)
+
+    def hashed(foreign: bytes) -> BlockHash:
+        return BlockHash(begun.copy().update(_field_head("hash", len(foreign)) + foreign).digest())
+
+    return hashed
 
 
 class HashChain:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvist.base.errors import KvistError, RequestError
-from kvist.base.ids import TenantId, TokenId
+from kvist.base.ids import SALTED, TENANT_DEFAULT, TenantId, TokenId
 from kvist.blocks.keys import HashChain, TenantTag, tenant_tag
 from kvist.server.administration_bodies import HASH_DIGITS, ListBody, PromptBody, SelectionBody, ShowBody
 from kvist.server.administration_ports import KeyOf, Model
 from kvist.server.errors import FAULT, ApiError
 from kvist.server.ports import Tokenizer
-from kvist.server.translate import SALTED, TENANT_DEFAULT
 from kvist.tiers.ports import Entry
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from kvist.base.errors import KvistError, TierError
+from kvist.base.ids import TENANT_DEFAULT
 from kvist.blocks.keys import tenant_tag
 from kvist.fabric.messages import TierName
 from kvist.fabric.outcome import Outcome
@@ -38,7 +39,6 @@ from kvist.server.administration_ports import KeyOf, Model, Stock
 from kvist.server.errors import FAULT, NOT_FOUND, ApiError, shown
 from kvist.server.explain import explained
 from kvist.server.schemas import validated
-from kvist.server.translate import TENANT_DEFAULT
 from kvist.tiers.ports import Entry
 
 _ALL = 2**31

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvist.base.ids import RequestId, TenantId, TokenId
+from kvist.base.ids import SALTED, TENANT_DEFAULT, RequestId, TenantId, TokenId
 from kvist.base.units import Tokens
 from kvist.engine.messages import EngineLimits
 from kvist.engine.request import Request, Sampling
@@ -20,10 +20,6 @@ from kvist.server.service import Service
 
 COMPLETION_TOKENS_DEFAULT = 16
 """OpenAI's bound on a completion that names none."""
-
-TENANT_DEFAULT = TenantId("default")
-SALTED = "salt:"
-"""Put before a client's salt, so that no salt names the tenant of those who send none."""
 
 
 def chat_job(body: ChatBody, service: Service) -> Job:

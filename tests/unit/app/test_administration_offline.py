@@ -16,12 +16,11 @@ from kvist.app.secret import load_secret
 from kvist.app.tier_specs import DiskSpec, PoolSpec, read_tier_flag
 from kvist.app.tiers import opened_tiers
 from kvist.base.errors import ConfigError
-from kvist.base.ids import BlockHash, GroupId
+from kvist.base.ids import TENANT_DEFAULT, BlockHash, GroupId
 from kvist.blocks.keys import BlockKey, tenant_key, tenant_tag
 from kvist.fabric.messages import TierName
 from kvist.server.administration_verbs import Verbs
 from kvist.server.errors import ApiError
-from kvist.server.translate import TENANT_DEFAULT
 from kvist.tiers.ports import Address, Place, Write
 from kvist.tiers.regions import Regions
 from real.redis import shared_server

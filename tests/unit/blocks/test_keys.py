@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvist.base.ids import BlockHash, GroupId, TenantId, TokenId
-from kvist.blocks.keys import BlockKey, HashChain, Namespace, TenantKey, namespace_of, tenant_key
+from kvist.blocks.keys import BlockKey, HashChain, Namespace, TenantKey, foreign_hasher, namespace_of, tenant_key
 
 KEY = tenant_key(b"secret", TenantId("blue"))
 
@@ -51,6 +51,14 @@ def test_a_hash_is_keyed_and_chained_as_documented(
         previous = blake3(data, key=KEY).digest()
         expected.append(previous)
     assert chain(tokens, size=size, extras=extras) == expected
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40), st.lists(st.binary(max_size=40), max_size=3))
+def test_a_foreign_hash_is_keyed_and_tagged_as_documented(scheme: bytes, adapter: bytes, hashes: list[bytes]) -> None:
+    hashed = foreign_hasher(KEY, scheme, adapter)
+    for each in hashes:
+        data = encoded([("scheme", scheme), ("adapter", adapter), ("hash", each)])
+        assert hashed(each) == blake3(data, key=KEY).digest()
 
 
 def test_hashes_are_the_same_for_ever() -> None:
