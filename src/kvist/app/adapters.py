@@ -1,0 +1,86 @@
+"""Which adapter a name stands for: the digest of its files, since whoever hashes its name alone mixes up two contents.
+
+An adapter whose files have changed since they were first seen cannot be told apart any more: nobody knows which of both
+an engine has loaded. Neither can one whose files are not here. Both are for the caller to leave alone.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from blake3 import blake3
+
+from kvist.app.weights import digest_of_files
+from kvist.base.errors import ModelError
+
+_log = logging.getLogger(__name__)
+
+_FILES_MAX = 64
+_KNOWN_MAX = 4096
+"""Adapters remembered; of more, those that come later are left alone."""
+
+Stamp = tuple[tuple[str, int, int, int], ...]
+"""Of an adapter's files: name, inode, bytes and time of change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    stamp: Stamp
+    digest: bytes | None
+
+
+class Adapters:
+    """Digests of adapters, each read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], _Known] = {}
+
+    def digest(self, name: str, path: str) -> bytes | None:
+        """32 bytes that stand for the files of an adapter; None: it cannot be told apart.
+
+        Costs a look at each file, and reading all of them the first time.
+
+        Args:
+            name: as requests call it.
+            path: of the directory that it was loaded from.
+        """
+        stamp = _stamp(path)
+        known = self._known.get((name, path))
+        if known is None:
+            if len(self._known) >= _KNOWN_MAX:
+                return None
+            known = _Known(stamp=stamp, digest=_read(path, stamp))
+            self._known[name, path] = known
+            if known.digest is None:
+                _log.warning("adapter %r: its files cannot be read at %r; its requests bypass the cache", name, path)
+        elif known.digest is not None and known.stamp != stamp:
+            _log.warning(
+                "adapter %r: its files at %r have changed; its requests bypass the cache from now on", name, path
+            )
+            self._known[name, path] = known = _Known(stamp=stamp, digest=None)
+        return known.digest
+
+
+def _stamp(path: str) -> Stamp:
+    """What tells whether files have changed; empty where there is nothing to read."""
+    if not path:
+        return ()
+    try:
+        files = sorted(each for each in Path(path).iterdir() if each.is_file())
+        if len(files) > _FILES_MAX:
+            return ()
+        stats = [(each.name, each.stat()) for each in files]
+    except (OSError, ValueError):
+        return ()
+    return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+
+
+def _read(path: str, stamp: Stamp) -> bytes | None:
+    if not stamp:
+        return None
+    try:
+        digest = digest_of_files([Path(path) / name for name, *_ in stamp])
+    except ModelError:
+        return None
+    # What changed while it was read may be neither.
+    return blake3(b"adapter" + digest).digest() if _stamp(path) == stamp else None
