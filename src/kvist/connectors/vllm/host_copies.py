@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvist.base.errors import WireError
 from kvist.connectors.vllm.shapes import RecordShape, Share
-from kvist.connectors.vllm.views import LayerView
+from kvist.connectors.vllm.views import LayerView, check_order, equally_spaced
 
 Items = np.ndarray[Any, np.dtype[np.void]]
 
@@ -49,7 +48,11 @@ class _Layers:
 
 
 class HostCopies:
-    """Copies of one group; one thread at a time."""
+    """Copies of one group; one thread at a time.
+
+    Attributes:
+        in_bytes, out_bytes: of one record that this worker reads and writes.
+    """
 
     def __init__(self, views: Sequence[LayerView], record: RecordShape, share: Share) -> None:
         """Looks at the tensors, and at which part of a payload is this worker's."""
@@ -59,14 +62,15 @@ class HostCopies:
         self._block_step = 0
         self._layers: list[_Layers] = []
         first = share.layers_first
-        for together in _equally_spaced(views):
+        for together in equally_spaced(views):
             self._layers.append(_layers_of(together, record, first, share.heads_first))
             first += len(together)
         if views:
             _, _, parts, tokens, content = views[0].shape
             self._block_step = parts * tokens * content * views[0].item_bytes
         self._blocks = views[0].shape[0] if views else 0
-        self.copy_bytes = sum(math.prod(each.shape) * each.item for each in self._layers) * record.engine_blocks
+        self.in_bytes = sum(math.prod(each.shape) * each.item for each in self._layers) * record.engine_blocks
+        self.out_bytes = self.in_bytes if share.writes else 0
 
     def copy_out(self, blocks: Sequence[int], into: memoryview) -> Done:
         """Fills this worker's part of a payload, unless another one does.
@@ -74,7 +78,7 @@ class HostCopies:
         Raises:
             WireError: they are not what a record of this group is made of.
         """
-        self._check(blocks, into)
+        check_order(self._record, self._blocks, blocks, into)
         if self._writes:
             for held, payload in self._pairs(blocks, into):
                 np.copyto(payload, held)
@@ -86,7 +90,7 @@ class HostCopies:
         Raises:
             WireError: they are not what a record of this group is made of.
         """
-        self._check(blocks, source)
+        check_order(self._record, self._blocks, blocks, source)
         for held, payload in self._pairs(blocks, source):
             np.copyto(held, payload)
         return carried_out
@@ -97,44 +101,6 @@ class HostCopies:
             for place, block in enumerate(blocks):
                 offset = layers.offset + place * self._block_step
                 yield layers.blocks[block], np.ndarray(layers.shape, kind, payload, offset, layers.strides)
-
-    def _check(self, blocks: Sequence[int], payload: memoryview) -> None:
-        """An order that does not fit would reach memory that is not its own."""
-        check_order(self._record, self._blocks, blocks, payload)
-
-
-def check_order(record: RecordShape, pool_blocks: int, blocks: Sequence[int], payload: memoryview) -> None:
-    """Refuses what is no record of a group.
-
-    Raises:
-        WireError: saying what does not fit.
-    """
-    if len(blocks) != record.engine_blocks or payload.nbytes != record.form.payload_bytes:
-        raise WireError(
-            f"{len(blocks)} blocks and {payload.nbytes} bytes are no record of {record.engine_blocks} blocks and "
-            f"{record.form.payload_bytes} bytes"
-        )
-    if pool_blocks and not (min(blocks) >= 0 and max(blocks) < pool_blocks):
-        raise WireError(f"the blocks {tuple(blocks)} are not all of the {pool_blocks} that there are")
-
-
-def _equally_spaced(views: Sequence[LayerView]) -> Iterator[Sequence[LayerView]]:
-    """Divides layers into as few as can be copied at once."""
-    first = 0
-    while first < len(views):
-        end = first + 1
-        while end < len(views) and _goes_on(views[first : end + 1]):
-            end += 1
-        yield views[first:end]
-        first = end
-
-
-def _goes_on(views: Sequence[LayerView]) -> bool:
-    """Whether the last of some views is as far from the one before as these are from each other."""
-    same = all(view.strides == views[0].strides for view in views[-2:])
-    storages = {view.tensor.untyped_storage().data_ptr() for view in (views[0], views[-1])}
-    distance = views[1].address - views[0].address
-    return same and len(storages) == 1 and views[-1].address - views[-2].address == distance
 
 
 def _layers_of(views: Sequence[LayerView], record: RecordShape, layers_first: int, heads_first: int) -> _Layers:

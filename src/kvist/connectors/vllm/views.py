@@ -9,14 +9,14 @@ Laws:
     * The content of one token and head is one run of bytes; raw, the whole block is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from kvist.base.errors import ConfigError
+from kvist.base.errors import ConfigError, WireError
 from kvist.blocks.form import PlaneDtype
-from kvist.connectors.vllm.shapes import EngineGroup, GroupShape
+from kvist.connectors.vllm.shapes import EngineGroup, GroupShape, RecordShape
 
 _WIDE: Mapping[torch.dtype, PlaneDtype] = {
     torch.bfloat16: "bfloat16",
@@ -107,6 +107,32 @@ def group_shape(views: Sequence[LayerView]) -> GroupShape:
     return GroupShape(layers=layers, heads=heads, tokens=parts * tokens, content=content, dtype=views[0].dtype)
 
 
+def check_order(record: RecordShape, pool_blocks: int, blocks: Sequence[int], payload: memoryview) -> None:
+    """Refuses an order that is none for a group: it would reach memory that is not its own.
+
+    Raises:
+        WireError: saying what does not fit.
+    """
+    if len(blocks) != record.engine_blocks or payload.nbytes != record.form.payload_bytes:
+        raise WireError(
+            f"{len(blocks)} blocks and {payload.nbytes} bytes are no record of {record.engine_blocks} blocks and "
+            f"{record.form.payload_bytes} bytes"
+        )
+    if pool_blocks and not (min(blocks) >= 0 and max(blocks) < pool_blocks):
+        raise WireError(f"the blocks {tuple(blocks)} are not all of the {pool_blocks} that there are")
+
+
+def equally_spaced(views: Sequence[LayerView]) -> Iterator[Sequence[LayerView]]:
+    """Divides layers into as few as can be copied at once."""
+    first = 0
+    while first < len(views):
+        end = first + 1
+        while end < len(views) and _goes_on(views[first : end + 1]):
+            end += 1
+        yield views[first:end]
+        first = end
+
+
 def _view(name: str, tensor: object, blocks: int, inside: Inside) -> LayerView:
     if not isinstance(tensor, torch.Tensor) or tensor.dim() != 4:
         found = f"a tensor of {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else repr(type(tensor))
@@ -166,3 +192,11 @@ def _dtype(name: str, dtype: torch.dtype) -> PlaneDtype:
             f"{name}: KV of {dtype} cannot be stored; of {', '.join(map(str, _WIDE))} or one byte, it can"
         )
     return _WIDE[dtype]
+
+
+def _goes_on(views: Sequence[LayerView]) -> bool:
+    """Whether the last of some views is as far from the one before as these are from each other."""
+    same = all(view.strides == views[0].strides for view in views[-2:])
+    storages = {view.tensor.untyped_storage().data_ptr() for view in (views[0], views[-1])}
+    distance = views[1].address - views[0].address
+    return same and len(storages) == 1 and views[-1].address - views[-2].address == distance > 0
