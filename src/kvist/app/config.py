@@ -1,22 +1,20 @@
 """What `kvist serve` was told, checked field by field before anything is built."""
 
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from kvist.app.config_file import merged_tiers, read_config_file
-from kvist.app.tier_specs import DiskSpec, DramSpec, PathText, PoolSpec, TierSpec, read_tier_flag
+from kvist.app.tier_config import MANY, SHOWN_MAX, StagingBytes, TierConfig, checked
+from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec, read_tier_flag
 from kvist.base.errors import ConfigError
-from kvist.base.units import parse_bytes
 
-_MANY = 2**31 - 1
-_SHOWN_MAX = 60
-_Count = Annotated[int, Field(ge=1, le=_MANY)]
+_Count = Annotated[int, Field(ge=1, le=MANY)]
 
 
-class ServeConfig(BaseModel):
-    """Settings of one server; a field left at None takes what the model or the memory allows.
+class ServeConfig(TierConfig):
+    """Settings of one server and of its tiers; a field left at None takes what the model or the memory allows.
 
     Attributes:
         model: a fetched model's name, a Hugging Face directory, or a GGUF file.
@@ -32,18 +30,9 @@ class ServeConfig(BaseModel):
         sequences_max, waiting_max: sequences running and waiting at once.
         model_tokens_max, prompt_tokens_max, output_tokens_max: bounds on one sequence.
         overcommit: outputs are expected to take 1/overcommit of their bounds.
-        window_checkpoint_tokens: sliding-window KV is kept before every so many tokens.
         audit: whether the ledger is checked after every step.
         drain_seconds: how long running requests may go on after SIGTERM.
-        tiers: where KV is kept beyond the engine's own memory, fastest kind first.
-        staging_memory: bytes that KV passes through on its way to and from tiers.
-        cache_ttl_seconds: how long a block stays in tiers at most; None: until it is evicted.
-        load_when: whether KV is loaded when that is expected to be cheaper than computing it, or always.
-        cache_secret_file: holds what tenants' keys are made with; None: one in the cache directory.
-        offload_prompt_only: whether KV of outputs stays out of the tiers.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
     model: str = Field(default="smollm2", min_length=1, max_length=4096)
     host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
@@ -58,19 +47,13 @@ class ServeConfig(BaseModel):
     step_tokens: _Count = 1024
     sequences_max: int = Field(default=64, ge=1, le=65536)
     waiting_max: int = Field(default=1024, ge=1, le=2**20)
-    model_tokens_max: Annotated[int, Field(ge=2, le=_MANY)] | None = None
+    model_tokens_max: Annotated[int, Field(ge=2, le=MANY)] | None = None
     prompt_tokens_max: _Count | None = None
     output_tokens_max: _Count | None = None
     overcommit: float = Field(default=1.0, ge=1, le=1000)
-    window_checkpoint_tokens: _Count = 4096
     audit: bool = False
     drain_seconds: float = Field(default=30.0, ge=0, le=86400)
-    tiers: tuple[TierSpec, ...] = ()
-    staging_memory: Annotated[int, Field(ge=2**20, le=2**40)] = 2**26
-    cache_secret_file: PathText | None = None
-    cache_ttl_seconds: Annotated[float, Field(gt=0, le=1e10)] | None = None
-    load_when: Literal["cheaper", "always"] = "cheaper"
-    offload_prompt_only: bool = False
+    staging_memory: StagingBytes = 2**26
 
 
 _SIZES = ("kv_memory", "staging_memory")
@@ -95,13 +78,7 @@ def read_config(fields: dict[str, object]) -> ServeConfig:
         given = {name: value for name, value in given.items() if name not in _POOL_SIZES or name in flags}
     if "kv_memory" in given and "kv_memory_fraction" in given:
         raise ConfigError("--kv-memory and --kv-memory-fraction both say how large the KV pool is; give one of them")
-    for name in _SIZES:
-        if isinstance(size := given.get(name), str):
-            given[name] = _parsed(name, size)
-    try:
-        return ServeConfig.model_validate(given)
-    except ValidationError as error:
-        _refuse(error)
+    return checked(ServeConfig, given, _SIZES, _flag)
 
 
 _POOL_SIZES = ("kv_memory", "kv_memory_fraction")
@@ -110,26 +87,9 @@ _POOL_SIZES = ("kv_memory", "kv_memory_fraction")
 def _tiers(file: object, flags: object) -> tuple[DramSpec | DiskSpec | PoolSpec, ...]:
     assert isinstance(file, tuple)
     if not isinstance(flags, list | tuple) or not all(isinstance(text, str) for text in flags):
-        raise ConfigError(f"--tier {str(flags)[:_SHOWN_MAX]!r}: write dram=SIZE, disk=DIRECTORY:SIZE or pool=URL")
+        raise ConfigError(f"--tier {str(flags)[:SHOWN_MAX]!r}: write dram=SIZE, disk=DIRECTORY:SIZE or pool=URL")
     return merged_tiers(file, tuple(map(read_tier_flag, flags)))
-
-
-def _parsed(name: str, size: str) -> int:
-    try:
-        return parse_bytes(size)
-    except ConfigError as error:
-        raise ConfigError(f"{_flag(name)} {error}") from error
 
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _refuse(error: ValidationError) -> NoReturn:
-    first = error.errors()[0]
-    flag = _flag(str(first["loc"][0]))
-    shown = repr(first["input"])
-    shown = shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
-    if first["type"] == "extra_forbidden":  # nobody knows what was meant: it may be a misspelt password
-        raise ConfigError(f"{flag}: there is no such setting") from None
-    raise ConfigError(f"{flag} {shown}: {first['msg']}") from error

@@ -50,16 +50,24 @@ def read_config_file(path: Path) -> dict[str, object]:
 
 
 def merged_tiers(
-    file: tuple[DramSpec | DiskSpec | PoolSpec, ...], flags: tuple[DramSpec | DiskSpec | PoolSpec, ...]
+    file: tuple[DramSpec | DiskSpec | PoolSpec, ...],
+    flags: tuple[DramSpec | DiskSpec | PoolSpec, ...],
+    *,
+    named: str = "--tier",
 ) -> tuple[DramSpec | DiskSpec | PoolSpec, ...]:
     """The tiers of both, fastest kind first; a flag replaces the file's tier of the same name.
 
+    Args:
+        file: its tiers.
+        flags: tiers given beside it.
+        named: what the operator calls these.
+
     Raises:
-        ConfigError: one name is given twice on the command line, or two disk tiers share a directory.
+        ConfigError: one name is given twice beside the file, or two disk tiers share a directory.
     """
     names = [spec.name for spec in flags]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"--tier {twice} is given twice; several of one kind need names of their own, in a file")
+        raise ConfigError(f"{named} {twice} is given twice; several of one kind need names of their own, in a file")
     specs = [*(spec for spec in file if spec.name not in names), *flags]
     paths = [_resolved(spec) for spec in specs if isinstance(spec, DiskSpec)]
     if shared := next((path for path in paths if paths.count(path) > 1), None):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kvist.app.budget import Budget, check_asked, engine_limits, kv_bytes, kv_limits
 from kvist.app.config import ServeConfig
-from kvist.app.fabric import opened_fabric
+from kvist.app.fabric import OpenFabric, Stored, opened_fabric
 from kvist.app.identity import kv_namespace
 from kvist.app.locate import ModelFiles
 from kvist.app.memory import bytes_free
@@ -40,6 +40,7 @@ from kvist.engine.backends.tiles import TILE_ROWS
 from kvist.engine.backends.torch_backend import TorchBackend
 from kvist.engine.below import Below
 from kvist.engine.core import EngineCore
+from kvist.engine.form import form_of
 from kvist.engine.limits import check_limits
 from kvist.engine.settings import EngineSettings
 from kvist.engine.thread import EngineThread
@@ -100,8 +101,9 @@ def started_engine(
     with ExitStack() as stack:
         # Before the weights, because it is quick to refuse, and before the KV pool takes what is left of memory.
         expected = _expected_prefill(files, geometry, config)
-        opened = stack.enter_context(opened_fabric(config, geometry, namespace, expected, report))
-        below = None if opened is None else opened.below
+        stored = _stored(namespace, geometry, config, expected)
+        opened = stack.enter_context(opened_fabric(config, stored, report)) if config.tiers else None
+        below = None if opened is None else _below(opened)
         ground = Ground(files=files, geometry=geometry, config=config, limits=limits)
         backend, budget = _allocated(ground, report)
         core = EngineCore(
@@ -164,6 +166,20 @@ def _allocated(ground: Ground, report: Report) -> tuple[TorchBackend, Budget]:
         block_tokens=config.block_tokens,
     )
     return TorchBackend(model, store), budget
+
+
+def _stored(namespace: Namespace, geometry: ModelGeometry, config: ServeConfig, prefill: PrefillModel) -> Stored:
+    return Stored(
+        namespace=namespace,
+        block_tokens=Tokens(config.block_tokens),
+        windows=tuple(group.window for group in geometry.groups),
+        forms=tuple(form_of(group, config.dtype, config.block_tokens) for group in geometry.groups),
+        prefill=prefill,
+    )
+
+
+def _below(opened: OpenFabric) -> Below:
+    return Below(tiers=opened.fabric, view=opened.regions.view, time_s=opened.clock.now_s)
 
 
 def _cache(namespace: Namespace, ground: Ground, budget: Budget, below: Below | None) -> PrefixCache:

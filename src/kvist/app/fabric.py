@@ -6,25 +6,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from kvist.app.clock import SystemCalendar, SystemClock
-from kvist.app.config import ServeConfig
 from kvist.app.progress import Progress, Report
 from kvist.app.shared_memory import shared_region
+from kvist.app.tier_config import TierConfig
 from kvist.app.tiers import OpenTier, opened_tiers
+from kvist.base.clock import Clock
 from kvist.base.errors import ConfigError
-from kvist.base.units import format_bytes
+from kvist.base.units import Tokens, format_bytes
 from kvist.blocks.form import Form
 from kvist.blocks.keys import Namespace
 from kvist.cost.prefill import PrefillModel
-from kvist.engine.below import Below
-from kvist.engine.form import form_of
 from kvist.fabric.administration import Administration
 from kvist.fabric.carry import Reach
 from kvist.fabric.control import Fabric
 from kvist.fabric.movers import Movers
 from kvist.fabric.policies import LOAD_CHOICES, TimeToLive
 from kvist.fabric.settings import FabricSettings, Policies
-from kvist.geometry.groups import ModelGeometry
-from kvist.tiers.regions import Regions
+from kvist.tiers.regions import RegionHandle, Regions
 
 RESTORE_S = 60.0
 """How long a tier may take to delete what no longer fits into it."""
@@ -36,50 +34,72 @@ _STAGING_RECORDS_MIN = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenFabric:
-    """The tiers below an engine, as the engine sees them and as an operator does."""
+class Stored:
+    """What an engine stores, whichever engine it is.
 
-    below: Below
+    Attributes:
+        namespace: of its KV.
+        block_tokens: tokens per block.
+        windows: by group; None: full attention.
+        forms: by group: what a record looks like.
+        prefill: how long computing is expected to take.
+    """
+
+    namespace: Namespace
+    block_tokens: Tokens
+    windows: tuple[Tokens | None, ...]
+    forms: tuple[Form, ...]
+    prefill: PrefillModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFabric:
+    """What lies below an engine, open.
+
+    Attributes:
+        fabric: to ask, and for operators.
+        regions: the memory that its answers name.
+        clock: of its deadlines.
+    """
+
     fabric: Fabric
+    regions: Regions
+    clock: Clock
+
+    def handles(self) -> tuple[RegionHandle, ...]:
+        """How an engine's other processes find the memory that answers name: staging, and tiers that lend records."""
+        return self.regions.handles()
 
 
 @contextlib.contextmanager
-def opened_fabric(
-    config: ServeConfig, geometry: ModelGeometry, namespace: Namespace, prefill: PrefillModel, report: Report
-) -> Iterator[OpenFabric | None]:
-    """Opens what the settings say lies below the engine, and closes it in the end; None where there is nothing.
+def opened_fabric(config: TierConfig, stored: Stored, report: Report) -> Iterator[OpenFabric]:
+    """Opens what the settings say lies below an engine, and closes it in the end.
 
     Args:
-        config: checked settings.
-        geometry: of the model, whose records will be stored.
-        namespace: of its KV.
-        prefill: how long computing is expected to take.
+        config: checked settings, with tiers and with so much staging as is to be used.
+        stored: what will be.
         report: takes how far the start has come.
 
     Raises:
         ConfigError: a tier cannot be used.
         CapacityError: the memory is not there.
     """
-    if not config.tiers:
-        yield None
-        return
     report(Progress(stage="Opening tiers"))
-    forms = tuple(form_of(group, config.dtype, config.block_tokens) for group in geometry.groups)
-    _check_staging(config, forms)
+    staging_bytes = _staging_bytes(config, stored.forms)
     clock = SystemClock()
     with ExitStack() as stack:
         regions = Regions()
         stack.callback(regions.close)
-        staging = regions.add(shared_region("staging", config.staging_memory, "--staging-memory"))
-        record_bytes = [form.record_bytes for form in forms]
+        staging = regions.add(shared_region("staging", staging_bytes, "staging memory"))
+        record_bytes = [form.record_bytes for form in stored.forms]
         tiers = stack.enter_context(opened_tiers(config.tiers, record_bytes, regions, clock))
         settings = FabricSettings(
-            namespace=namespace,
-            block_tokens=config.block_tokens,
-            windows=tuple(group.window for group in geometry.groups),
-            forms=forms,
+            namespace=stored.namespace,
+            block_tokens=stored.block_tokens,
+            windows=stored.windows,
+            forms=stored.forms,
             tiers=tuple(each.settings for each in tiers.values()),
-            prefill=prefill,
+            prefill=stored.prefill,
             staging=staging.id,
             staging_bytes=staging.size,
             policies=Policies(
@@ -90,7 +110,7 @@ def opened_fabric(
         fabric = Fabric(settings, Movers(reach), clock, SystemCalendar())
         stack.callback(fabric.close, FLUSH_S)
         _restore(fabric, list(tiers.values()))
-        yield OpenFabric(below=Below(tiers=fabric, view=regions.view, time_s=clock.now_s), fabric=fabric)
+        yield OpenFabric(fabric=fabric, regions=regions, clock=clock)
 
 
 def _restore(fabric: Fabric, tiers: Sequence[OpenTier]) -> None:
@@ -100,10 +120,13 @@ def _restore(fabric: Fabric, tiers: Sequence[OpenTier]) -> None:
             Administration(fabric).restore(each.settings.name, each.tier.entries(), RESTORE_S)
 
 
-def _check_staging(config: ServeConfig, forms: Sequence[Form]) -> None:
+def _staging_bytes(config: TierConfig, forms: Sequence[Form]) -> int:
+    given = config.staging_memory
+    assert given is not None, "nobody has decided how much staging there is"
     needed = _STAGING_RECORDS_MIN * sum(form.record_bytes for form in forms)
-    if config.staging_memory < needed:
+    if given < needed:
         raise ConfigError(
-            f"--staging-memory {format_bytes(config.staging_memory)} is too little for this model's blocks; "
-            f"give it {format_bytes(needed)} or more"
+            f"staging memory of {format_bytes(given)} is too little for this model's blocks; "
+            f"give it {format_bytes(needed)} or more (--staging-memory, or staging_memory in a file)"
         )
+    return given

@@ -125,8 +125,8 @@ TierSpec = Annotated[DramSpec | DiskSpec | PoolSpec, Field(discriminator="kind")
 _ADAPTER: TypeAdapter[DramSpec | DiskSpec | PoolSpec] = TypeAdapter(TierSpec)
 
 
-def read_tier_flag(text: str) -> DramSpec | DiskSpec | PoolSpec:
-    """Reads what follows `--tier`.
+def read_tier_flag(text: str, *, named: str = "--tier") -> DramSpec | DiskSpec | PoolSpec:
+    """Reads what follows `--tier`, or what else the operator writes it after.
 
     Raises:
         ConfigError: naming the value and what it should look like.
@@ -134,7 +134,7 @@ def read_tier_flag(text: str) -> DramSpec | DiskSpec | PoolSpec:
     kind, equals, value = text.partition("=")
     if kind not in KINDS or not equals or not value:
         raise ConfigError(
-            f"--tier {_shown(text, kind)}: write dram=SIZE, disk=DIRECTORY:SIZE or pool=redis://HOST:PORT"
+            f"{named} {_shown(text, kind)}: write dram=SIZE, disk=DIRECTORY:SIZE or pool=redis://HOST:PORT"
         )
     fields: dict[str, object] = {"name": kind, "kind": kind}
     if kind == "dram":
@@ -144,9 +144,9 @@ def read_tier_flag(text: str) -> DramSpec | DiskSpec | PoolSpec:
     else:
         path, colon, size = value.rpartition(":")
         if not colon:
-            raise ConfigError(f"--tier {_shown(text, kind)}: say how large it may become, as in disk={value}:40GiB")
+            raise ConfigError(f"{named} {_shown(text, kind)}: say how large it may become, as in disk={value}:40GiB")
         fields |= {"path": path, "bytes": size}
-    return _validated(fields, f"--tier {_shown(text, kind)}")
+    return _validated(fields, f"{named} {_shown(text, kind)}")
 
 
 def read_tier_table(name: str, table: object) -> DramSpec | DiskSpec | PoolSpec:
