@@ -1,0 +1,156 @@
+"""What a running vLLM says of itself at /version, /metrics and /v1/models: its settings, and whether anything is found.
+
+The only questions are three GETs; proxies named by the environment are not used, redirects are not followed.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvist.app.doctor_findings import Finding, note, ok, problem, shown
+from kvist.base.errors import WireError
+from kvist.lab.client import parse_url
+
+CHECK = "server"
+_BODY_BYTES_MAX = 16 * 2**20
+_SECONDS = 10.0
+_SETTINGS = "vllm:cache_config_info"
+_OURS = "kvist_"
+_DETACHED = "kvist_connector_detached"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A vLLM that answers.
+
+    Attributes:
+        url: where.
+        version: as it says.
+        settings: of its KV cache, by the names of vLLM's configuration, as text; empty where it shows none.
+        values: of metrics, summed over their labels.
+        model: the path or name that the model was loaded by; None: not told.
+        tokens_max: prompt plus output that it takes; None: not told.
+    """
+
+    url: str
+    version: str
+    settings: Mapping[str, str]
+    values: Mapping[str, float]
+    model: str | None = None
+    tokens_max: int | None = None
+
+
+def ask_server(text: str) -> Running:
+    """Asks a running vLLM.
+
+    Args:
+        text: its base URL.
+
+    Raises:
+        ConfigError: it is no URL.
+        WireError: nobody answers there, or no vLLM does.
+    """
+    url = parse_url(text)
+    with httpx.Client(timeout=_SECONDS, trust_env=False) as client:
+        version = _object(_get(client, f"{url}/version"), f"{url}/version").get("version")
+        if not isinstance(version, str):
+            raise WireError(f"what answers at {url} gives no version, and so is no vLLM")
+        settings, values = read_metrics(_get(client, f"{url}/metrics").decode("utf-8", "replace"), url)
+        try:
+            models = _object(_get(client, f"{url}/v1/models"), url).get("data")
+        except WireError:
+            models = None  # it wants a key, which nothing else here needs
+    first = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
+    model, tokens = first.get("root"), first.get("max_model_len")
+    return Running(
+        url=url,
+        version=version,
+        settings=settings,
+        values=values,
+        model=model if isinstance(model, str) else None,
+        tokens_max=tokens if isinstance(tokens, int) and tokens > 0 else None,
+    )
+
+
+def read_metrics(text: str, url: str) -> tuple[Mapping[str, str], Mapping[str, float]]:
+    """Settings of the KV cache, and values by the names of their metrics, out of what /metrics answered.
+
+    Raises:
+        WireError: it is nothing that Prometheus would read.
+    """
+    settings: dict[str, str] = {}
+    values: dict[str, float] = defaultdict(float)
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name == _SETTINGS:
+                    settings |= sample.labels
+                elif not sample.name.endswith("_created"):
+                    values[sample.name] += sample.value
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise WireError(f"{url}/metrics cannot be read ({error}); is it a vLLM?") from error
+    return settings, values
+
+
+def server_findings(running: Running) -> Iterator[Finding]:
+    """What to think of a running vLLM."""
+    yield ok(CHECK, f"vLLM {running.version} answers at {running.url}")
+    if running.settings.get("enable_prefix_caching") == "False":
+        text = "prefix caching is off, so vLLM makes no hashes and asks no connector"
+        yield problem(CHECK, text, "start vLLM without --no-enable-prefix-caching")
+    if not any(name.startswith(_OURS) for name in running.values):
+        text = "it shows no metric of Kvist's, so it runs without the connector, or has had no request yet"
+        yield problem(CHECK, text, "start it with --kv-transfer-config, or send a request and look again")
+    elif running.values.get(_DETACHED, 0.0) > 0:
+        text = "the connector gave up after an error of its own: nothing is stored or loaded any more"
+        yield problem(CHECK, text, "look for that error in vLLM's log, report it, and start vLLM again")
+    yield from _hits(running.values)
+
+
+def _hits(values: Mapping[str, float]) -> Iterator[Finding]:
+    asked = values.get("vllm:external_prefix_cache_queries_total", 0.0)
+    found = values.get("vllm:external_prefix_cache_hits_total", 0.0)
+    own = values.get("vllm:prefix_cache_hits_total", 0.0)
+    if not asked:
+        yield note(CHECK, "no prompt has been looked for in the tiers yet", "send requests, and look again")
+    elif not found:
+        text = f"of {asked:,.0f} tokens looked for in the tiers none was found, and {own:,.0f} in vLLM's own memory"
+        remedy = "if prompts do repeat, see the problems and notes here; else nothing is wrong"
+        yield note(CHECK, text, remedy)
+    else:
+        yield ok(CHECK, f"of {asked:,.0f} tokens looked for in the tiers {found:,.0f} were found")
+
+
+def _get(client: httpx.Client, url: str) -> bytes:
+    """The body of an answer, bounded.
+
+    Raises:
+        WireError: there is none that is good.
+    """
+    try:
+        with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
+            body = bytearray()
+            for piece in response.iter_raw():
+                body += piece
+                if len(body) > _BODY_BYTES_MAX:
+                    raise WireError(f"{url} answers with more than {_BODY_BYTES_MAX} bytes")
+            status = response.status_code
+    except httpx.HTTPError as error:
+        raise WireError(f"{url} does not answer ({str(error) or type(error).__name__})") from error
+    if status != httpx.codes.OK:
+        raise WireError(f"{url} answers with status {status}")
+    return bytes(body)
+
+
+def _object(body: bytes, url: str) -> Mapping[str, object]:
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{url} answers with no JSON: {shown(body[:40])}") from error
+    if not isinstance(content, dict):
+        raise WireError(f"{url} answers with no JSON object: {shown(body[:40])}")
+    return content
