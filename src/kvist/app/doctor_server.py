@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,6 +22,9 @@ _SECONDS = 10.0
 _SETTINGS = "vllm:cache_config_info"
 _OURS = "kvist_"
 _DETACHED = "kvist_connector_detached"
+_BREAKER = "kvist_tier_breaker"
+_BYPASSED = "kvist_requests_bypassed_total"
+_STORED = "kvist_stores_total"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,7 @@ class Running:
         version: as it says.
         settings: of its KV cache, by the names of vLLM's configuration, as text; empty where it shows none.
         values: of metrics, summed over their labels.
+        breakers_open: tiers that are left alone because they failed.
         model: the path or name that the model was loaded by; None: not told.
         tokens_max: prompt plus output that it takes; None: not told.
     """
@@ -40,6 +45,7 @@ class Running:
     version: str
     settings: Mapping[str, str]
     values: Mapping[str, float]
+    breakers_open: tuple[str, ...] = ()
     model: str | None = None
     tokens_max: int | None = None
 
@@ -59,7 +65,7 @@ def ask_server(text: str) -> Running:
         version = _object(_get(client, f"{url}/version"), f"{url}/version").get("version")
         if not isinstance(version, str):
             raise WireError(f"what answers at {url} gives no version, and so is no vLLM")
-        settings, values = read_metrics(_get(client, f"{url}/metrics").decode("utf-8", "replace"), url)
+        shown_there = read_metrics(_get(client, f"{url}/metrics").decode("utf-8", "replace"), url)
         try:
             models = _object(_get(client, f"{url}/v1/models"), url).get("data")
         except WireError:
@@ -69,21 +75,31 @@ def ask_server(text: str) -> Running:
     return Running(
         url=url,
         version=version,
-        settings=settings,
-        values=values,
+        settings=shown_there.settings,
+        values=shown_there.values,
+        breakers_open=shown_there.breakers_open,
         model=model if isinstance(model, str) else None,
         tokens_max=tokens if isinstance(tokens, int) and tokens > 0 else None,
     )
 
 
-def read_metrics(text: str, url: str) -> tuple[Mapping[str, str], Mapping[str, float]]:
-    """Settings of the KV cache, and values by the names of their metrics, out of what /metrics answered.
+class Metrics(NamedTuple):
+    """What /metrics shows, as in `Running`."""
+
+    settings: Mapping[str, str]
+    values: Mapping[str, float]
+    breakers_open: tuple[str, ...]
+
+
+def read_metrics(text: str, url: str) -> Metrics:
+    """Reads what /metrics answered.
 
     Raises:
         WireError: it is nothing that Prometheus would read.
     """
     settings: dict[str, str] = {}
     values: dict[str, float] = defaultdict(float)
+    breakers: list[str] = []
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -91,9 +107,11 @@ def read_metrics(text: str, url: str) -> tuple[Mapping[str, str], Mapping[str, f
                     settings |= sample.labels
                 elif not sample.name.endswith("_created"):
                     values[sample.name] += sample.value
+                if sample.name == _BREAKER and sample.labels.get("state") == "open" and sample.value:
+                    breakers.append(sample.labels.get("tier", "?"))
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise WireError(f"{url}/metrics cannot be read ({error}); is it a vLLM?") from error
-    return settings, values
+    return Metrics(settings, values, tuple(breakers))
 
 
 def server_findings(running: Running) -> Iterator[Finding]:
@@ -108,6 +126,16 @@ def server_findings(running: Running) -> Iterator[Finding]:
     elif running.values.get(_DETACHED, 0.0) > 0:
         text = "the connector gave up after an error of its own: nothing is stored or loaded any more"
         yield problem(CHECK, text, "look for that error in vLLM's log, report it, and start vLLM again")
+    for tier in running.breakers_open:
+        yield note(CHECK, f"tier {shown(tier)} has failed and is left alone for now", "look at that tier")
+    if bypassed := running.values.get(_BYPASSED, 0.0):
+        text = (
+            f"{bypassed:,.0f} requests went past the cache: the files of their adapters are not here, or have changed"
+        )
+        yield note(CHECK, text, "load adapters from local directories, and changed ones under another name")
+    if running.settings.get("calculate_kv_scales") == "True":
+        text = "scales of KV are computed from what is served first, so no other process finds what this one stores"
+        yield note(CHECK, text, "start vLLM without --calculate-kv-scales")
     yield from _hits(running.values)
 
 
@@ -119,8 +147,9 @@ def _hits(values: Mapping[str, float]) -> Iterator[Finding]:
         yield note(CHECK, "no prompt has been looked for in the tiers yet", "send requests, and look again")
     elif not found:
         text = f"of {asked:,.0f} tokens looked for in the tiers none was found, and {own:,.0f} in vLLM's own memory"
-        remedy = "if prompts do repeat, see the problems and notes here; else nothing is wrong"
-        yield note(CHECK, text, remedy)
+        if not values.get(_STORED):
+            text += "; and no block has been stored"
+        yield note(CHECK, text, "if prompts do repeat, see the problems and notes here; else nothing is wrong")
     else:
         yield ok(CHECK, f"of {asked:,.0f} tokens looked for in the tiers {found:,.0f} were found")
 

@@ -50,7 +50,17 @@ def test_what_keeps_it_from_hitting_is_a_problem() -> None:
 def test_questions_without_a_hit_are_a_note() -> None:
     (text,) = of(found(found=0.0), "note")
     assert "4,096" in text
+    assert "no block has been stored" not in text
+    assert "no block has been stored" in of(found(found=0.0, stored=0.0), "note")[0]
     assert len(of(found(asked=0.0, found=0.0), "note")) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "said"), [({"broken": 1.0}, "'pool'"), ({"bypassed": 3.0}, "3 requests"), ({"scaled": True}, "scales")]
+)
+def test_what_costs_hits_is_a_note(values: dict[str, object], said: str) -> None:
+    (text,) = of(found(**values), "note")
+    assert said in text
 
 
 @pytest.mark.parametrize("models", [[], {}, {"data": []}, {"data": [3]}, {"data": [{"root": 3, "max_model_len": "x"}]}])
@@ -90,10 +100,9 @@ def test_nobody_there_is_an_error_of_the_wire_and_no_url_one_of_ours() -> None:
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "a_total 1\n", 'x{y="z"} NaN\n'])
 def test_metrics_of_others_are_no_settings(text: str) -> None:
-    settings, _ = read_metrics(text, "u")
-    assert settings == {}
+    assert read_metrics(text, "u").settings == {}
 
 
 def test_metrics_are_summed_over_their_labels() -> None:
-    _, values = read_metrics('# TYPE a counter\na_total{e="0"} 1\na_total{e="1"} 2\na_created 9\n', "u")
-    assert values == {"a_total": 3.0}
+    found = read_metrics('# TYPE a counter\na_total{e="0"} 1\na_total{e="1"} 2\na_created 9\n', "u")
+    assert found.values == {"a_total": 3.0}
