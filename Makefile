@@ -1,0 +1,3 @@
+test-vllm:
+	scripts/test-vllm
+.PHONY: test-vllm
