@@ -1,0 +1,57 @@
+"""Which weights a vLLM serves: the digest of the files that it loads, wherever on this machine they lie."""
+
+from pathlib import Path
+
+from kvist.app.progress import Progress, Report
+from kvist.app.weights import digest_of_files
+from kvist.base.errors import ConfigError
+
+_KINDS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+"""Endings of files that hold weights; of several formats of one model, the first that is there is loaded."""
+
+
+def identified_weights(model: str, revision: str | None, report: Report) -> str:
+    """BLAKE3 over names and contents of a model's weights; hexadecimal. Reads every byte.
+
+    Args:
+        model: a directory, a file, or the name of a model in the hub's cache.
+        revision: of the hub's; None: the main one.
+        report: takes how far this has come.
+
+    Raises:
+        ConfigError: they are not here.
+        ModelError: a file cannot be read.
+    """
+    paths = weight_files(model, revision)
+    report(Progress(stage=f"Identifying the weights of {model}"))
+    return digest_of_files(paths).hex()
+
+
+def weight_files(model: str, revision: str | None) -> list[Path]:
+    """The files that hold a model's weights, in order of name.
+
+    Raises:
+        ConfigError: there are none here.
+    """
+    place = Path(model)
+    if place.is_file():
+        return [place]
+    directory = place if place.is_dir() else _snapshot(model, revision)
+    if directory is not None:
+        for kind in _KINDS:
+            if found := sorted(directory.glob(f"*{kind}")):
+                return found
+    raise ConfigError(
+        f"the weights of {model} are not on this machine's disk, so nothing tells them from others; "
+        "name them with weights_revision in the file of kvist_config"
+    )
+
+
+def _snapshot(model: str, revision: str | None) -> Path | None:
+    """Where the hub's client has put a model; None: nowhere, or that client is not here."""
+    try:
+        from huggingface_hub import snapshot_download  # noqa: PLC0415  comes with vLLM, and with Kvist's own engine
+
+        return Path(snapshot_download(model, revision=revision, local_files_only=True))
+    except (ImportError, OSError, ValueError):  # what that client raises for names and files that are not there
+        return None
