@@ -185,6 +185,26 @@ class TierBooks:
     breaker: Literal["closed", "open", "half-open"] = "closed"
 
 
+TIER_EVENTS = (
+    "stored",
+    "evicted",
+    "expired",
+    "purged",
+    "quarantined",
+    "lost",
+    "queried",
+    "hit",
+    "miss",
+    "loaded",
+    "load_failures",
+    "late",
+    "declined",
+)  # fmt: skip  the ledger, then what was asked of it
+"""Fields of `TierBooks` that only grow."""
+
+BREAKER_STATES = ("closed", "half-open", "open")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricStatistics:
     """A frozen snapshot of the whole fabric.

@@ -5,26 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kvist.engine.messages import EngineStatistics
-from kvist.fabric.messages import FabricStatistics, TierBooks
-
-EVENTS = (
-    "stored",
-    "evicted",
-    "expired",
-    "purged",
-    "quarantined",
-    "lost",
-    "queried",
-    "hit",
-    "miss",
-    "loaded",
-    "load_failures",
-    "late",
-    "declined",
-)  # fmt: skip  the ledger, then what was asked of it
-"""Fields of `TierBooks` that only grow."""
-
-BREAKER_STATES = ("closed", "half-open", "open")
+from kvist.fabric.messages import BREAKER_STATES, TIER_EVENTS, FabricStatistics, TierBooks
 
 
 def cached_tokens(statistics: EngineStatistics) -> Metric:
@@ -53,7 +34,7 @@ def _tiers(tiers: tuple[TierBooks, ...]) -> Iterator[Metric]:
     bound = GaugeMetricFamily("kvist_tier_bytes_max", "Bytes that a tier may take.", labels=("tier",))
     breaker = GaugeMetricFamily("kvist_tier_breaker", "1 for the state it is in.", labels=("tier", "state"))
     for books in tiers:
-        for event in EVENTS:
+        for event in TIER_EVENTS:
             events.add_metric((books.name, event), getattr(books, event))
         resident.add_metric((books.name,), books.resident)
         for family, value in ((used, books.bytes_used), (bound, books.bytes_max)):

@@ -4,10 +4,10 @@ import dataclasses
 
 from prometheus_client.metrics_core import Metric
 
-from kvist.fabric.messages import FabricStatistics, TierBooks, TierName
-from kvist.server.tier_metrics import EVENTS, fabric_metrics
+from kvist.fabric.messages import TIER_EVENTS, FabricStatistics, TierBooks, TierName
+from kvist.server.tier_metrics import fabric_metrics
 
-COUNTED = {name: 100 + index for index, name in enumerate(EVENTS)}
+COUNTED = {name: 100 + index for index, name in enumerate(TIER_EVENTS)}
 DISK = TierBooks(name=TierName("disk"), resident=7, bytes_used=5, bytes_max=9, breaker="half-open", **COUNTED)
 POOL = TierBooks(name=TierName("pool"))
 STATISTICS = FabricStatistics(
@@ -33,7 +33,7 @@ def test_every_event_of_the_ledger_is_a_counter() -> None:
 
 
 def test_no_field_of_the_books_is_forgotten() -> None:
-    told = {*EVENTS, "name", "resident", "bytes_used", "bytes_max", "breaker"}
+    told = {*TIER_EVENTS, "name", "resident", "bytes_used", "bytes_max", "breaker"}
     assert told == {field.name for field in dataclasses.fields(TierBooks)}
 
 
