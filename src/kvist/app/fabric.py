@@ -30,7 +30,7 @@ RESTORE_S = 60.0
 FLUSH_S = 10.0
 """How long stores that are under way may take when everything ends."""
 
-_STAGING_RECORDS_MIN = 16
+STAGING_RECORDS_MIN = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def _restore(fabric: Fabric, tiers: Sequence[OpenTier]) -> None:
 def _staging_bytes(config: TierConfig, forms: Sequence[Form]) -> int:
     given = config.staging_memory
     assert given is not None, "nobody has decided how much staging there is"
-    needed = _STAGING_RECORDS_MIN * sum(form.record_bytes for form in forms)
+    needed = STAGING_RECORDS_MIN * sum(form.record_bytes for form in forms)
     if given < needed:
         raise ConfigError(
             f"staging memory of {format_bytes(given)} is too little for this model's blocks; "
