@@ -8,8 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 VLLM_METRICS = """\
 # HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
 # TYPE vllm:cache_config_info gauge
-vllm:cache_config_info{{block_size="32",cache_dtype="auto",calculate_kv_scales="{scaled}",enable_prefix_caching="{caching}",engine="0",\
+vllm:cache_config_info{{block_size="32",cache_dtype="auto",enable_prefix_caching="{caching}",engine="0",\
 kv_cache_size_tokens="{tokens}",num_gpu_blocks="1456",prefix_caching_hash_algo="{algorithm}"}} 1.0
+# TYPE vllm:prefix_cache_queries_total counter
+vllm:prefix_cache_queries_total{{engine="0",model_name="m"}} {prompted}
 # HELP vllm:prefix_cache_hits_total Prefix cache hits, in terms of number of cached tokens.
 # TYPE vllm:prefix_cache_hits_total counter
 vllm:prefix_cache_hits_total{{engine="0",model_name="m"}} 64.0
@@ -35,7 +37,7 @@ kvist_tier_breaker{{engine="0",model_name="m",tier="pool",state="closed"}} 1.0
 def vllm_metrics(*, connected: bool = True, **values: object) -> str:
     """What /metrics of a vLLM shows, as far as it matters to Kvist."""
     usual: dict[str, object] = {"caching": True, "tokens": 46_592, "algorithm": "sha256_cbor"}
-    usual |= {"asked": 4096.0, "found": 2048.0, "scaled": False}
+    usual |= {"asked": 4096.0, "found": 2048.0, "prompted": 4096.0}
     ours: dict[str, object] = {"detached": 0.0, "bypassed": 0.0, "stored": 64.0, "broken": 0.0}
     return (VLLM_METRICS + (CONNECTED if connected else "")).format(**usual | ours | values)
 

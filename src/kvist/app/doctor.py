@@ -5,7 +5,7 @@ that vLLM would not change itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvist.app.connector_config import FILE, TIERS, ConnectorConfig, read_connector_config
@@ -201,10 +201,13 @@ def _sizes(
     needs = Needs(
         geometry=geometry,
         prompt_tokens=(running.tokens_max if running else None) or geometry.positions_max,
-        own_tokens=_count(settings.get("kv_cache_size_tokens")),
         cache_dtype=settings.get("cache_dtype", "auto"),
     )
-    yield from size_findings(config.tiers, needs)
+    own = _count(settings.get("kv_cache_memory_bytes"))  # given, or found out, on some platforms alone
+    tokens = _count(settings.get("kv_cache_size_tokens"))
+    if own is None and tokens is not None:
+        own = needs.bytes_of(tokens)
+    yield from size_findings(config.tiers, replace(needs, own_bytes=own))
 
 
 def _count(text: str | None) -> int | None:

@@ -25,6 +25,7 @@ _DETACHED = "kvist_connector_detached"
 _BREAKER = "kvist_tier_breaker"
 _BYPASSED = "kvist_requests_bypassed_total"
 _STORED = "kvist_stores_total"
+_LOOKED_FOR = "vllm:prefix_cache_queries_total"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +122,7 @@ def server_findings(running: Running) -> Iterator[Finding]:
         text = "prefix caching is off, so vLLM makes no hashes and asks no connector"
         yield problem(CHECK, text, "start vLLM without --no-enable-prefix-caching")
     if not any(name.startswith(_OURS) for name in running.values):
-        text = "it shows no metric of Kvist's, so it runs without the connector, or has had no request yet"
-        yield problem(CHECK, text, "start it with --kv-transfer-config, or send a request and look again")
+        yield _unconnected(running.values)
     elif running.values.get(_DETACHED, 0.0) > 0:
         text = "the connector gave up after an error of its own: nothing is stored or loaded any more"
         yield problem(CHECK, text, "look for that error in vLLM's log, report it, and start vLLM again")
@@ -133,10 +133,16 @@ def server_findings(running: Running) -> Iterator[Finding]:
             f"{bypassed:,.0f} requests went past the cache: the files of their adapters are not here, or have changed"
         )
         yield note(CHECK, text, "load adapters from local directories, and changed ones under another name")
-    if running.settings.get("calculate_kv_scales") == "True":
-        text = "scales of KV are computed from what is served first, so no other process finds what this one stores"
-        yield note(CHECK, text, "start vLLM without --calculate-kv-scales")
     yield from _hits(running.values)
+
+
+def _unconnected(values: Mapping[str, float]) -> Finding:
+    """Before the first request nobody knows: nothing is counted yet."""
+    if values.get(_LOOKED_FOR):
+        text = "it has had requests and shows no metric of Kvist's, so it runs without the connector"
+        return problem(CHECK, text, "start it with --kv-transfer-config")
+    text = "it has had no request yet, and shows only after one whether it runs with the connector"
+    return note(CHECK, text, "send a request, and look again")
 
 
 def _hits(values: Mapping[str, float]) -> Iterator[Finding]:

@@ -24,13 +24,13 @@ class Needs:
     Attributes:
         geometry: of the model.
         prompt_tokens: of the longest sequence.
-        own_tokens: that vLLM's own memory holds; None: not known.
+        own_bytes: of vLLM's own KV memory; None: not known.
         cache_dtype: as vLLM calls the dtype of KV; "auto": that of the weights.
     """
 
     geometry: ModelGeometry
     prompt_tokens: int
-    own_tokens: int | None = None
+    own_bytes: int | None = None
     cache_dtype: str = "auto"
 
     def bytes_of(self, tokens: int) -> int:
@@ -60,15 +60,16 @@ def size_findings(specs: Sequence[DramSpec | DiskSpec | PoolSpec], needs: Needs)
             count = size // prompt
             text = f"tier {spec.name} holds about {count:,} prompts of {needs.prompt_tokens:,} tokens"
             yield ok(CHECK, text if count > 1 else text.replace("prompts", "prompt"))
-    if needs.own_tokens is None or len(bounded) < len(specs) or not bounded:
+    if needs.own_bytes is None or len(bounded) < len(specs) or not bounded:
         return
-    own, largest = needs.bytes_of(needs.own_tokens), max(bounded, key=lambda spec: spec.bytes)
-    if largest.bytes < own:
+    largest = max(bounded, key=lambda spec: spec.bytes)
+    if largest.bytes < needs.own_bytes:
+        own = format_bytes(needs.own_bytes)
         text = (
             f"the largest tier, {largest.name}, has {format_bytes(largest.bytes)}, and vLLM's own KV memory about "
-            f"{format_bytes(own)}: while vLLM runs, tiers have little that it does not have itself"
+            f"{own}: while vLLM runs, tiers have little that it does not have itself"
         )
-        yield note(CHECK, text, f"give a tier several times {format_bytes(own)}")
+        yield note(CHECK, text, f"give a tier several times {own}")
 
 
 def read_geometry(model: str, environment: Mapping[str, str]) -> ModelGeometry:

@@ -59,7 +59,7 @@ def test_a_tier_that_holds_no_prompt_is_a_note() -> None:
 
 
 def test_tiers_no_larger_than_vllms_own_memory_are_a_note() -> None:
-    needs = Needs(geometry=NEEDS.geometry, prompt_tokens=1024, own_tokens=20 * 1024)
+    needs = Needs(geometry=NEEDS.geometry, prompt_tokens=1024, own_bytes=20 * PROMPT)
     assert statuses(list(size_findings([dram(2 * PROMPT), DISK], needs))) == ["ok", "ok", "note"]
     assert statuses(list(size_findings([dram(30 * PROMPT), DISK], needs))) == ["ok", "ok"]
     pool = PoolSpec(name="pool", url="redis://127.0.0.1")
