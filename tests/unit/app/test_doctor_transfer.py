@@ -1,6 +1,8 @@
 """What vLLM is told about its connector, right and wrong."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +85,12 @@ def test_what_is_no_object_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--kv-transfer-config") as caught:
         read_transfer(text)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/how-to/run-under-vllm.md", "docs/how-to/come-from-lmcache.md"])
+def test_what_the_documents_show_is_right(name: str) -> None:
+    text = (Path(__file__).parents[3] / name).read_text(encoding="utf-8")
+    shown = re.findall(r'\{\s*"kv_connector":.*?\}\s*\}', text, re.DOTALL)
+    assert shown
+    for each in shown:
+        assert [found.status for found in read_transfer(each).findings] == ["ok"]
