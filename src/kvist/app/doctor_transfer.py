@@ -68,14 +68,18 @@ def _outside(fields: Mapping[str, object]) -> Iterator[Finding]:
     if role not in _ROLES:
         yield problem(CHECK, f"kv_role is {shown(role)}, with which vLLM does not start", 'write "kv_role": "kv_both"')
     elif role != "kv_both":
-        yield problem(CHECK, f"kv_role is {shown(role)}, and a cache both stores and loads", 'write "kv_both"')
+        yield problem(
+            CHECK,
+            f"kv_role is {shown(role)}, and Kvist does not start unless it both stores and loads",
+            'write "kv_both"',
+        )
     policy = fields.get("kv_load_failure_policy")
     if policy != "recompute":
         is_left_out = "kv_load_failure_policy" not in fields
         given = "is not given, and is then fail" if is_left_out else f"is {shown(policy)}"
         yield problem(
             CHECK,
-            f"kv_load_failure_policy {given}: a request ends with an error when something cannot be loaded",
+            f"kv_load_failure_policy {given}: requests would fail when a load does, so Kvist does not start with it",
             'write "kv_load_failure_policy": "recompute"',
         )
     if misplaced := sorted(name for name in fields if name.startswith("kvist")):
