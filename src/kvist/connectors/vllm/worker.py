@@ -138,7 +138,7 @@ class WorkerSide:
         for name, load, end in over:
             del self._requests[name]
             found = load.spoilt.union(end.invalid)
-            if end.failed and not end.invalid or found and self._whole_requests:
+            if (end.failed and not end.invalid) or (found and self._whole_requests):
                 failed.add(name)
             else:
                 invalid |= found
