@@ -1,4 +1,4 @@
-# The virtual environment that the scripts share: made when missing, brought up to date when pyproject.toml changed.
+# The virtual environment that the scripts share: made when missing, brought up to date when what it is made from changed.
 #
 # Sourced, never run. Gives: $root (the repository), $python (the environment's interpreter), and the functions below.
 
@@ -43,9 +43,10 @@ make_venv() {
 
 # What an installation depends on, as one line.
 fingerprint() {
-    "$python" - "$root/pyproject.toml" <<'PROGRAM'
+    "$python" - "$root/pyproject.toml" "$root/constraints.txt" <<'PROGRAM'
 import hashlib, pathlib, sys
-print(sys.version.split()[0], hashlib.sha256(pathlib.Path(sys.argv[1]).read_bytes()).hexdigest())
+digests = [hashlib.sha256(pathlib.Path(name).read_bytes()).hexdigest() for name in sys.argv[1:]]
+print(sys.version.split()[0], *digests)
 PROGRAM
 }
 
@@ -60,7 +61,7 @@ install() {
     if [ -t 1 ]; then progress=--progress-bar=on; fi
     echo "Installing kvist[$extra] into $venv (a few hundred megabytes the first time)"
     rm -f -- "$venv"/.kvist-*
-    "$python" -m pip install "$progress" --no-input --editable "$root[$extra]" ||
+    "$python" -m pip install "$progress" --no-input --constraint "$root/constraints.txt" --editable "$root[$extra]" ||
         fail "could not install kvist[$extra]; what pip said is above" 4
     echo "$wanted" >"$stamp"
     if [ "$extra" = dev ]; then cp -- "$stamp" "$venv/.kvist-engine"; fi

@@ -80,13 +80,32 @@ def test_an_environment_that_was_made_elsewhere_is_not_sound(root: Path, tmp_pat
     assert sourced(root, state).stdout.strip() == "sound"
 
 
-def test_an_installation_is_repeated_only_when_pyproject_changed(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[project]\n", encoding="utf-8")
+@pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
+def test_an_installation_is_repeated_only_when_what_it_is_made_from_changed(
+    root: Path, tmp_path: Path, changed: str
+) -> None:
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_text("[project]\n", encoding="utf-8")
     given = f'root="{tmp_path}"; python="{sys.executable}"; fingerprint'
     first = sourced(root, given).stdout
     assert sourced(root, given).stdout == first != ""
-    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n", encoding="utf-8")
-    assert sourced(root, given).stdout != first
+    (tmp_path / changed).write_text("[project]\nname = 'x'\n", encoding="utf-8")
+    assert sourced(root, given).stdout not in {first, ""}
+
+
+def test_an_installation_takes_the_versions_that_are_tested(root: Path, tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "venv").mkdir()
+    stub = tmp_path / "python"
+    stub.write_text(f'#!/bin/bash\nif [ "$1" = - ]; then echo x; else printf "%s\\n" "$@" >"{tmp_path}/said"; fi\n')
+    stub.chmod(0o755)
+    answer = sourced(root, f'root="{tmp_path}"; venv="{tmp_path}/venv"; python="{stub}"; install dev')
+    assert answer.returncode == 0, answer.stderr
+    said = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
+    assert said[:3] == ["-m", "pip", "install"]
+    assert said[said.index("--constraint") + 1] == str(tmp_path / "constraints.txt")
+    assert said[said.index("--editable") + 1] == f"{tmp_path}[dev]"
 
 
 def test_a_program_that_is_there_is_not_installed(root: Path) -> None:
