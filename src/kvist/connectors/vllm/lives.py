@@ -31,9 +31,19 @@ class Life:
     """
 
     __slots__ = (
-        "_chain", "began", "full", "is_counted", "is_stale", "local", "may_load", "planned", "reached", "settled",
-        "tenant", "wanted",
-    )  # fmt: skip
+        "_chain",
+        "began",
+        "full",
+        "is_counted",
+        "is_stale",
+        "local",
+        "may_load",
+        "planned",
+        "reached",
+        "settled",
+        "tenant",
+        "wanted",
+    )
 
     def __init__(self, tenant: Tenant, chain: ForeignChain | None, *, may_load: bool) -> None:
         """A request that was not given anything yet; without a chain it is neither loaded nor stored."""

@@ -34,9 +34,20 @@ class Load:
     """
 
     __slots__ = (
-        "arrived", "claim", "deadline_s", "end", "failed_index", "is_gone", "is_void", "life", "ordered", "request",
-        "tables", "targets", "ticket",
-    )  # fmt: skip
+        "arrived",
+        "claim",
+        "deadline_s",
+        "end",
+        "failed_index",
+        "is_gone",
+        "is_void",
+        "life",
+        "ordered",
+        "request",
+        "tables",
+        "targets",
+        "ticket",
+    )
 
     def __init__(self, request: str, life: Life, ticket: Ticket, claim: Claim) -> None:
         """A load that has not begun."""
