@@ -1,5 +1,6 @@
-"""Servers of a benchmark's own: `kvist serve` and `redis-server`, from start to end, and what they cost."""
+"""Servers of a benchmark's own, from start to end, and what they cost: `kvist serve`, `redis-server`, and others."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -8,8 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -23,36 +23,45 @@ SETTLE_S = 60.0
 
 
 class OwnServer:
-    """One `kvist serve` process.
+    """One server, in a process of its own or several.
 
     Attributes:
         url: where it listens.
     """
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, command: Sequence[str], ready: str, url: str = "") -> None:
         """Starts it; returns when it takes requests.
+
+        Args:
+            command: what starts it.
+            ready: matches the line that says so; its first group is the URL, unless that is known.
+            url: where it listens, if known.
 
         Raises:
             ConfigError: it did not start; what it said.
         """
-        command = [str(Path(sys.executable).with_name("kvist")), "serve", "--port", "0", *flags]
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"COLUMNS": "200"}
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"COLUMNS": "200"},
+            start_new_session=True,  # so that whatever it starts ends with it
         )
         self._lines: list[str] = []
         self._found = threading.Event()
-        self.url = ""
+        self._ready, self._known, self.url = re.compile(ready), url, ""
         threading.Thread(target=self._read, daemon=True).start()
         if not self._found.wait(START_S) or not self.url:
-            self._process.kill()
+            self._kill()
             raise ConfigError(f"{' '.join(command)} did not start: {''.join(self._lines)}")
         self._meter = psutil.Process(self._process.pid)
         self._clock = SystemClock()
 
     def cpu_s(self) -> float:
-        """Seconds of processor time so far, user and system."""
-        times = self._meter.cpu_times()
-        return float(times.user + times.system)
+        """Seconds of processor time so far, user and system, of all its processes."""
+        times = [each.cpu_times() for each in (self._meter, *self._meter.children(recursive=True))]
+        return float(sum(each.user + each.system for each in times))
 
     def settle(self, is_settled: Callable[[dict[str, float]], bool]) -> None:
         """Reads the metrics until nothing is going on in the background.
@@ -76,29 +85,44 @@ class OwnServer:
     def stop(self) -> None:
         """Lets it drain and end."""
         self._process.send_signal(signal.SIGTERM)
-        self._process.wait(60)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(60)
+        self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.append(line)
-            if found := re.search(r"Serving on (http://[\d.:]+)/v1", line):
-                self.url = found.group(1)
+            if found := self._ready.search(line):
+                self.url = self._known or found.group(1)
                 self._found.set()
         self._found.set()
 
 
-@contextmanager
+@contextlib.contextmanager
 def own_server(*flags: str) -> Iterator[OwnServer]:
-    """A server for the time of a `with`."""
-    server = OwnServer(*flags)
+    """`kvist serve` with these flags, for the time of a `with`."""
+    command = [str(Path(sys.executable).with_name("kvist")), "serve", "--port", "0", *flags]
+    server = OwnServer(command, r"Serving on (http://[\d.:]+)/v1")
     try:
         yield server
     finally:
         server.stop()
 
 
-@contextmanager
+def free_port() -> int:
+    """A port on loopback that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
 def own_redis() -> Iterator[str]:
     """A Redis server that keeps nothing on disk; its URL.
 
@@ -108,9 +132,7 @@ def own_redis() -> Iterator[str]:
     program = shutil.which("redis-server")
     if program is None:
         raise ConfigError("redis-server is not installed; on Debian: apt-get install redis-server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
         stdout=subprocess.PIPE,
