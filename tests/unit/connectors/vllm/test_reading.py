@@ -1,0 +1,75 @@
+"""What vLLM hands over with requests and steps becomes our own values, and nothing of it is lost."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fakes.vllm_objects import Tables, request, scheduler_output
+from kvist.connectors.vllm.reading import allocated_blocks, finished_loads, request_of, step_of
+from kvist.connectors.vllm.requests import AdapterName, EngineRequest
+
+
+def test_a_request_is_read_as_it_stands() -> None:
+    theirs = request("r1", cache_salt="s")
+    assert request_of(theirs) == EngineRequest(
+        id="r1", tokens=40, prompt_tokens=33, computed_tokens=16, hashes=theirs.block_hashes, salt="s"
+    )
+
+
+def test_its_hashes_are_vllms_own_list_which_grows() -> None:
+    theirs = request()
+    ours = request_of(theirs)
+    theirs.block_hashes.append(b"c" * 32)
+    assert len(ours.hashes) == 3
+
+
+def test_an_adapter_is_known_by_name_and_path() -> None:
+    adapter = SimpleNamespace(lora_name="sql", lora_path="/adapters/sql", lora_int_id=1)
+    assert request_of(request(lora_request=adapter)).adapter == AdapterName(name="sql", path="/adapters/sql")
+
+
+def test_a_request_that_must_not_read_the_cache_may_still_fill_it() -> None:
+    ours = request_of(request(skip_reading_prefix_cache=True))
+    assert not ours.reads_cache
+    assert ours.hashes
+
+
+def test_a_request_whose_input_still_grows_is_shown_without_hashes() -> None:
+    ours = request_of(request(resumable=True))
+    assert not ours.reads_cache
+    assert not ours.hashes
+
+
+def test_a_step_is_read_as_it_was_scheduled() -> None:
+    output = scheduler_output(
+        num_scheduled_tokens={"a": 16, "b": 1},
+        finished_req_ids={"c"},
+        preempted_req_ids={"d"},
+        kv_connector_block_state=Tables({"a": ([1, 2], [0, 3])}),
+    )
+    view = step_of(output, {"a": request("a")})
+    assert dict(view.scheduled) == {"a": 16, "b": 1}
+    assert (view.finished, view.preempted) == ({"c"}, {"d"})
+    assert view.blocks_of("a") == ([1, 2], [0, 3])
+    assert view.blocks_of("b") is None
+    assert view.requests("a") == request_of(request("a"))
+    assert view.requests("b") is None
+
+
+def test_a_step_of_nothing_is_one_too() -> None:
+    view = step_of(scheduler_output(), {})
+    assert (view.finished, view.preempted, view.blocks_of("a")) == (frozenset(), frozenset(), None)
+
+
+def test_blocks_and_ended_loads_are_read() -> None:
+    assert allocated_blocks(SimpleNamespace(get_block_ids=lambda: ([4], [5]))) == ([4], [5])
+    assert finished_loads(SimpleNamespace(finished_recving={"a"})) == {"a"}
+    assert finished_loads(SimpleNamespace(finished_recving=None)) == frozenset()
+
+
+@pytest.mark.parametrize("gone", ["num_tokens", "block_hashes", "lora_request", "resumable"])
+def test_an_attribute_that_is_gone_is_an_error_for_the_front_to_catch(gone: str) -> None:
+    theirs = request()
+    delattr(theirs, gone)
+    with pytest.raises(AttributeError, match=gone):
+        request_of(theirs)
