@@ -111,8 +111,8 @@ class Front:
         return held
 
     def relieve(self) -> bool:
-        """Whether held blocks will be free soon, for an engine that would else take some from a running request."""
-        return bool(self._held)
+        """As `SchedulerSide.relieve`; detached: whether held blocks are still to be given back."""
+        return self._guarded("a relief", self._side.relieve, bool(self._held))
 
     def reset(self, namespace: Namespace) -> None:
         """As `SchedulerSide.reset`."""
