@@ -33,10 +33,13 @@ def weight_files(model: str, revision: str | None) -> list[Path]:
     Raises:
         ConfigError: there are none here.
     """
-    place = Path(model)
-    if place.is_file():
-        return [place]
-    directory = place if place.is_dir() else _snapshot(model, revision)
+    try:
+        place = Path(model)
+        if place.is_file():
+            return [place]
+        directory = place if model and place.is_dir() else _snapshot(model, revision)
+    except OSError:  # a name that no file could have
+        directory = None
     if directory is not None:
         for kind in _KINDS:
             if found := sorted(directory.glob(f"*{kind}")):

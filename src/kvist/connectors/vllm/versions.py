@@ -30,7 +30,6 @@ _SINCE_032: Mapping[str, str] = {
     "get_external_cache_hit_sources": "self, request, num_external_tokens",
     "build_connector_meta": "self, scheduler_output",
     "update_connector_output": "self, connector_output",
-    "request_finished": "self, request, block_ids",
     "request_finished_all_groups": "self, request, block_ids",
     "has_pending_block_frees": "self",
     "reset_cache": "self",
