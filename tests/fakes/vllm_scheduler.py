@@ -31,7 +31,7 @@ class Engine:
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self.era = self.cached = self.external = self.preemptions = self.finished = self.aborted = 0
-        self.failed_loads = self.held = 0
+        self.failed_loads = self.held = self.reliefs = 0
         self._told: set[str] = set()
         self._failed: set[str] = set()
         self._preempted: set[str] = set()
@@ -99,6 +99,9 @@ class Engine:
             if request not in self.running or tokens <= 0:
                 continue
             while request in self.running and not self._grow(request, request.computed + tokens):
+                if self.side.relieve():
+                    self.reliefs += 1
+                    return scheduled
                 self._preempt(self.running[-1])
             if request not in self.running:
                 return scheduled

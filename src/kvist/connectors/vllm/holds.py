@@ -1,6 +1,7 @@
 """Finished requests whose blocks vLLM keeps, because something of them was to be stored and found no room yet.
 
-At most a tenth of vLLM's blocks are held so, and each for a few seconds; what is beyond that is let go and counted.
+At most a tenth of vLLM's blocks are held so, and each for a few seconds; what is beyond that, or stands in a request's
+way, is let go and counted.
 Who is held is named in `StepOrders.freed` once, with the orders that store the last of it.
 """
 
@@ -71,6 +72,13 @@ class Holds:
                 self._stores.forget(held.life)
                 del self._held[request_id]
                 yield request_id
+
+    def give_way(self) -> bool:
+        """Lets go of all with the next step, because running requests need blocks; whether there are any."""
+        now_s = self._clock.now_s()
+        for held in self._held.values():
+            held.until_s = min(held.until_s, now_s)
+        return bool(self._held)
 
     def lives(self) -> Iterator[Life]:
         """The requests that are held."""

@@ -155,6 +155,10 @@ class SchedulerSide:
             return False  # vLLM keeps a parked request's blocks anyway, until it is told the end of its load
         return self._holds.keep(life, request, blocks)
 
+    def relieve(self) -> bool:
+        """A running request finds no blocks; whether some that are held will be free with the next step's end."""
+        return self._holds.give_way()
+
     def reset(self, namespace: Namespace) -> None:
         """Nothing of before may be found or stored any more.
 

@@ -107,8 +107,10 @@ class Stores:
     def forget(self, life: Life) -> None:
         """Gives up what was not settled, and counts it."""
         groups = len(self._settings.groups)
-        self.fates["dropped"] += max(0, life.full * groups - life.settled)
-        life.settled = life.full * groups
+        left = life.full * groups - life.settled
+        if left > 0:
+            self.fates["dropped"] += left
+            life.settled += left
 
     def acknowledged(self, rooms: Sequence[tuple[Room, bool]]) -> None:
         """All workers are done with these rooms; whether each was filled."""
@@ -117,8 +119,8 @@ class Stores:
                 self.fates["failed"] += 1
                 self._fabric.withdraw(room)
         filled = [room for room, is_sound in rooms if is_sound]
-        self.fates["done"] += len(filled)
         if filled:
+            self.fates["done"] += len(filled)
             self._fabric.store(filled)
 
     def _may_be_full(self, life: Life) -> bool:

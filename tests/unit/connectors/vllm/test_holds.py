@@ -1,0 +1,73 @@
+from dataclasses import replace
+
+from fakes.vllm_side import FULL, SideRig, request
+from kvist.blocks.keys import Namespace
+
+LARGE = replace(FULL, pool_blocks=200)
+
+
+def full_of_work(**life: object) -> SideRig:
+    """Staging is full: of ten blocks of a request that has just ended some were not stored."""
+    rig = SideRig(LARGE, **{"staging_records": 4, **life})
+    made, tables = request("one", "a", 160), rig.tables(1, 160)
+    rig.side.allocated(made, tables, 0)
+    orders = rig.step({"one": 160}, requests=[made], tables={"one": tables})
+    assert 0 < len(orders.stores) < 10
+    rig.done(orders)
+    rig.held = rig.side.finished(made, tables)
+    return rig
+
+
+def test_what_is_left_is_stored_while_vllm_keeps_the_blocks() -> None:
+    rig = full_of_work()
+    assert rig.held
+    freed: list[str] = []
+    for _ in range(10):
+        rig.life.pass_time(0.1)
+        orders = rig.step()
+        freed += orders.freed
+        rig.done(orders)
+        rig.side.audit()
+    assert freed == ["one"]
+    assert rig.side.statistics().stores == {"done": 10}
+    assert rig.claim(request("two", "a", 161)) == 160
+
+
+def test_after_a_few_seconds_the_rest_is_let_go() -> None:
+    rig = full_of_work(hold_s=0.0, takes=lambda job, dice, now_s: None)
+    assert rig.held
+    done = rig.side.statistics().stores["done"]
+    assert rig.step().freed == ("one",)
+    assert rig.step().is_empty
+    assert rig.side.statistics().stores == {"done": done, "dropped": 10 - done}
+
+
+def test_a_running_request_that_needs_blocks_comes_first() -> None:
+    rig = full_of_work(hold_s=60.0, takes=lambda job, dice, now_s: None)
+    assert rig.step().is_empty
+    assert rig.side.relieve()
+    assert rig.step().freed == ("one",)
+    assert not rig.side.relieve()
+
+
+def test_at_most_a_tenth_of_the_pool_is_held() -> None:
+    rig = SideRig(replace(FULL, pool_blocks=99), staging_records=4)
+    made, tables = request("one", "a", 160), rig.tables(1, 160)
+    rig.side.allocated(made, tables, 0)
+    orders = rig.step({"one": 160}, requests=[made], tables={"one": tables})
+    assert not rig.side.finished(made, tables), "ten blocks are more than a tenth of 99"
+    assert rig.side.statistics().stores["dropped"] == 10 - len(orders.stores)
+
+
+def test_a_reset_lets_go_of_all() -> None:
+    rig = full_of_work(hold_s=60.0)
+    rig.side.reset(Namespace(b"new".ljust(32)))
+    rig.life.pass_time(1.0)
+    orders = rig.step()
+    assert (orders.freed, orders.stores) == (("one",), ())
+
+
+def test_who_has_nothing_left_to_store_is_not_held() -> None:
+    rig = SideRig(LARGE)
+    rig.store(request("one", "a", 160))
+    assert rig.side.statistics().held == 0
