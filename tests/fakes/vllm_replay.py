@@ -94,6 +94,7 @@ class Replay:
         self._rig = Rig(
             payloads=[PAYLOAD] * len(self._groups),
             windows=[group.window for group in self._groups],
+            names=("dram",),
             staging_records=256,
             tier_records=4096,
             settings={"block_tokens": block_tokens, "policies": Policies(load_choice=choose_longest)},
@@ -142,7 +143,7 @@ class Replay:
         self._rig.movers.do_all()  # what was asked is answered, as it was by then
         answer = self._front.matched(self._request(call["request"]), call["computed"])
         if call["answer"][0] is not None:
-            assert list(answer) == call["answer"], call
+            assert list(answer) == call["answer"], f"{answer} for {call}"
 
     def update_state_after_alloc(self, call: Call) -> None:
         shown, external = call["request"], call["external"]
@@ -228,7 +229,8 @@ class Replay:
 
     def _request(self, shown: Mapping[str, Any]) -> SimpleNamespace:
         hashes = [bytes.fromhex(each) for each in self._chains[shown["request_id"]][: shown["hashes"]]]
-        return SimpleNamespace(lora_request=None, block_hashes=hashes, **shown)
+        usual = {"cache_salt": None, "skip_reading_prefix_cache": False, "resumable": False}
+        return SimpleNamespace(lora_request=None, block_hashes=hashes, **usual | shown)
 
 
 def copies_of(orders: StepOrders) -> Iterator[CopyOrder]:

@@ -1,6 +1,7 @@
 """The scripts that set everything up parse, refuse what they do not know, and say what they lack."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,14 @@ import pytest
 
 from real.redis import binary
 
-BASH_SCRIPTS = ["scripts/check", "scripts/serve", "scripts/environment.sh", ".ci/run"]
+BASH_SCRIPTS = [
+    "scripts/check",
+    "scripts/serve",
+    "scripts/test-vllm",
+    "scripts/environment.sh",
+    "bench/peers/vllm_cpu",
+    ".ci/run",
+]
 
 
 def bash(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -56,6 +64,26 @@ def test_the_gate_explains_itself_and_whose_terms_a_run_accepts(root: Path) -> N
     assert answer.returncode == 0
     assert "--fast" in answer.stdout
     assert "accepts the Gemma Terms of Use" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["no-such"], ["make", "more"], ["run"], ["run", "--"], ["run", "-c"], ["serve"], ["resolve"]]
+)
+def test_the_script_of_a_peer_refuses_arguments_that_it_does_not_know(
+    root: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    answer = bash(str(root / "bench" / "peers" / "vllm_cpu"), *arguments, KVIST_PEERS=str(tmp_path / "peers"))
+    assert answer.returncode == 2
+    assert "kvist: " in answer.stderr
+    assert not (tmp_path / "peers").exists()
+
+
+def test_a_peer_is_made_of_exact_versions_and_lives_where_it_is_told_to(root: Path) -> None:
+    lines = (root / "bench" / "peers" / "vllm_cpu.txt").read_text(encoding="utf-8").splitlines()
+    packages = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.+]*", package) for package in packages)
+    assert sum(package.startswith("vllm-cpu==") for package in packages) == 1
+    assert "KVIST_PEERS" in bash(str(root / "bench" / "peers" / "vllm_cpu"), "--help").stdout
 
 
 def test_the_interpreter_that_was_asked_for_goes_first(root: Path) -> None:

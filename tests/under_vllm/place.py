@@ -7,6 +7,9 @@ from real.redis import RedisProcess
 
 TIERS = ("dram", "disk", "pool")
 
+RECORDING = "recording"
+"""The setting, beside Kvist's, that says where calls are written down."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from kvist.app.vllm import KvistConnector
 from kvist.connectors.vllm.orders import StepOrders
-
-PATH = "recording"
-"""The setting, beside Kvist's, that says where to write."""
+from under_vllm.place import RECORDING
 
 
 class RecordingConnector(KvistConnector):
@@ -22,8 +20,8 @@ class RecordingConnector(KvistConnector):
         self._told: dict[str, object] = {}
         if self._home is None:
             return
-        path = Path(vllm_config.kv_transfer_config.kv_connector_extra_config[PATH])
-        self._file = path.open("a", encoding="utf-8")  # noqa: SIM115  written to until the process ends
+        path = Path(vllm_config.kv_transfer_config.kv_connector_extra_config[RECORDING])
+        self._file = path.open("a", encoding="utf-8")  # until the process ends
         groups = [
             {"index": each.group.index, "tokens": each.group.block_tokens, "window": each.group.window}
             for each in self._groups
@@ -89,11 +87,12 @@ class RecordingConnector(KvistConnector):
 
 
 def _request(request) -> Mapping[str, object]:
-    """Hashes only by how many there are: which they are is written once, in the end."""
+    """Hashes only by how many there are, which they are is written in the end; flags only where they are set."""
     assert request.lora_request is None, "adapters are not recorded"
-    names = ("num_tokens", "num_prompt_tokens", "num_computed_tokens", "cache_salt", "skip_reading_prefix_cache")
-    shown = {name: getattr(request, name) for name in (*names, "resumable")}
-    return {"request_id": request.request_id, "hashes": len(request.block_hashes)} | shown
+    lengths = {name: getattr(request, name) for name in ("num_tokens", "num_prompt_tokens", "num_computed_tokens")}
+    flags = {name: getattr(request, name) for name in ("cache_salt", "skip_reading_prefix_cache", "resumable")}
+    told = {name: value for name, value in flags.items() if value}
+    return {"request_id": request.request_id, "hashes": len(request.block_hashes)} | lengths | told
 
 
 def _tables(blocks: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -12,8 +12,7 @@ import pytest
 
 from fakes.vllm_replay import Replay, outcome_of, recorded
 from under_vllm.conftest import MODELS, Tokens
-from under_vllm.place import Place
-from under_vllm.recorder import PATH
+from under_vllm.place import RECORDING, Place
 from under_vllm.server import VllmServer, VllmSettings
 from under_vllm.talk import forget
 
@@ -27,7 +26,7 @@ def test_a_short_life(name: str, model: Callable[[str], Path], tokens: Tokens, p
     path = tmp_path / f"vllm-0.32-{name}.jsonl"
     settings = VllmSettings(
         model=model(name),
-        kvist=place.kvist("dram") | {PATH: str(path)},
+        kvist=place.kvist("dram") | {RECORDING: str(path)},
         flags=("--max-model-len", "1024", "--num-gpu-blocks-override", str(BLOCKS[name])),
         connector=("RecordingConnector", "under_vllm.recorder"),
     )
