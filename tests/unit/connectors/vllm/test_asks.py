@@ -4,6 +4,7 @@ import pytest
 
 from fakes.fabric_life import Takes, well
 from fakes.vllm_side import SideRig, request
+from kvist.blocks.keys import Namespace
 from kvist.connectors.vllm.asks import Claim
 from kvist.fabric.jobs import FindJob
 from kvist.fabric.messages import TierBooks
@@ -39,9 +40,13 @@ def test_a_claim_stands_until_something_may_have_changed() -> None:
     assert rig.side.matched(two, 0) == (64, True)
     assert rig.side._asks._asked["two"].claim is first
     assert rig.side.matched(two, 32) == (32, True)
-    rig.life.pass_time(0.1)
+    second = rig.side._asks._asked["two"].claim
+    rig.life.pass_time(0.04)
     assert rig.side.matched(two, 32) == (32, True)
-    assert rig.side._asks._asked["two"].claim is not first
+    assert rig.side._asks._asked["two"].claim is second
+    rig.life.pass_time(0.04)
+    assert rig.side.matched(two, 32) == (32, True)
+    assert rig.side._asks._asked["two"].claim is not second
     assert pool(rig).queried == queried, "a request is counted once"
 
 
@@ -85,4 +90,14 @@ def test_a_request_that_begins_or_goes_is_no_longer_asked_about() -> None:
     rig.side.allocated(one, rig.tables(1, 64), 0)
     rig.side.finished(two, ((),))
     assert rig.side._asks.tickets == {}
+    rig.side.audit()
+
+
+def test_a_reset_undoes_what_was_claimed() -> None:
+    rig = SideRig()
+    rig.store(request("one", "a", 64))
+    two = request("two", "a", 65)
+    assert rig.claim(two) == 64
+    rig.side.reset(Namespace(b"new".ljust(32)))
+    assert rig.claim(two) == 0
     rig.side.audit()

@@ -130,6 +130,19 @@ def test_what_began_before_a_reset_is_not_stored_until_it_begins_again() -> None
     assert len(orders.stores) == 4
 
 
+def test_a_request_whose_load_failed_from_its_first_block_on_begins_again() -> None:
+    rig = SideRig()
+    rig.store(request("one", "a", 32))
+    made, tables = request("two", "a", 64), rig.tables(1, 64)
+    rig.load(made, tables)
+    rig.side.reset(Namespace(b"new".ljust(32)))
+    rig.done(rig.step(), finished=["two"])
+    assert rig.side.matched(made, 0) == (0, False)
+    rig.side.allocated(made, tables, 0)
+    orders = rig.step({"two": 64}, requests=[made], tables={"two": tables})
+    assert len(orders.stores) == 4, "nothing of it is of before the reset"
+
+
 def test_a_room_given_before_a_reset_is_dropped_when_it_is_filled() -> None:
     rig = SideRig()
     made, tables = request("one", "a", 64), rig.tables(1, 64)
