@@ -30,13 +30,13 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvist.app.clock import SystemClock
 from kvist.app.connector_config import read_connector_config
-from kvist.app.vllm_fabric import Engine, Home
+from kvist.app.vllm_fabric import Home
 from kvist.app.vllm_metrics import KvistProm, KvistStats
 from kvist.app.vllm_system import running_system, speak_as
 from kvist.connectors.vllm.orders import StepOrders, StepReport
 from kvist.connectors.vllm.reach import WorkerFacts
 from kvist.connectors.vllm.reading import finished_loads
-from kvist.connectors.vllm.reading_config import check_setup, engine_facts, engine_setup, groups_of, packing_of
+from kvist.connectors.vllm.reading_config import check_setup, engine_of, engine_setup, groups_of, packing_of
 from kvist.connectors.vllm.shapes import WorkerShape
 from kvist.connectors.vllm.statistics import Interval, samples
 from kvist.connectors.vllm.versions import check_release
@@ -97,10 +97,8 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         self._interval, self._figures_s, self._clock = Interval(), float("-inf"), SystemClock()
         speak_as(logging.getLogger("vllm"))
         if role == KVConnectorRole.SCHEDULER:
-            facts = engine_facts(__version__, vllm_config, kv_cache_config, self._groups)
-            groups = len(kv_cache_config.kv_cache_groups)
-            engine = Engine(facts=facts, setup=self._setup, groups=self._groups, groups_in_all=groups)
             config = read_connector_config(self._setup.extra)
+            engine = engine_of(__version__, vllm_config, kv_cache_config)
             self._home = Home(config, engine, lambda: bytes(kv_cache_utils.NONE_HASH))
 
     @property

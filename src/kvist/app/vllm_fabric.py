@@ -5,50 +5,28 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from kvist.app.adapters import Adapters
 from kvist.app.connector_config import ConnectorConfig
-from kvist.app.fabric import STAGING_RECORDS_MIN, OpenFabric, Stored, opened_fabric
+from kvist.app.fabric import OpenFabric, Stored, opened_fabric
 from kvist.app.memory import bytes_free
 from kvist.app.progress import Progress
 from kvist.app.secret import load_secret, secret_path
-from kvist.app.vllm_weights import identified_weights, weight_files
+from kvist.app.vllm_sizes import default_staging, expected_prefill
+from kvist.app.vllm_weights import provenance_of
 from kvist.base.errors import ConfigError, KvistError
 from kvist.base.units import Tokens, format_bytes
-from kvist.blocks.form import Form
 from kvist.blocks.keys import namespace_of
 from kvist.blocks.window import Retention
-from kvist.connectors.vllm.facts import EngineFacts, Provenance, hash_scheme, kv_facts
+from kvist.connectors.vllm.facts import Records, hash_scheme, kv_facts
 from kvist.connectors.vllm.front import Front
 from kvist.connectors.vllm.identities import Tenants
-from kvist.connectors.vllm.reading_config import EngineSetup, ReadGroup
+from kvist.connectors.vllm.reading_config import Engine
 from kvist.connectors.vllm.scheduler import SchedulerSide
 from kvist.connectors.vllm.settings import Ports, SchedulerSettings
 from kvist.connectors.vllm.shapes import RecordShape, WorkerShape, block_tokens_of, record_shapes
-from kvist.cost.prefill import PrefillModel, Work, prefill_model
 
 _log = logging.getLogger(__name__)
-
-_STAGING_MIN, _STAGING_MAX = 64 * 2**20, 2**30
-_STAGING_STEPS = 4
-"""Staging holds the KV of so many full steps, unless the operator says otherwise."""
-
-_OPERATIONS_PER_S: Mapping[str, float] = {"cpu": 1e11, "cuda": 1e14}
-"""Of a device, roughly; what is learned replaces it."""
-
-_PARAMETERS = 10**9
-"""Of a model whose files are not here."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """What vLLM says of itself: facts of its KV, what it was told, its groups, and how many there are in all."""
-
-    facts: EngineFacts
-    setup: EngineSetup
-    groups: tuple[ReadGroup, ...]
-    groups_in_all: int
 
 
 class Home:
@@ -99,8 +77,12 @@ class Home:
         self._shapes = record_shapes(groups, workers)
         forms = tuple(shape.form for shape in self._shapes)
         block_tokens = block_tokens_of(groups)
-        self._facts = kv_facts(self._engine.facts, self._provenance(), workers[0].packing, forms, block_tokens)
         config = self._config
+        whence = provenance_of(self._engine, config, _report)
+        records = Records(
+            packing=workers[0].packing, block_tokens=block_tokens, forms=forms, layers=layers_of(workers, len(groups))
+        )
+        self._facts = kv_facts(self._engine.facts, whence, records)
         if config.staging_memory is None:
             size = default_staging(forms, block_tokens, self._engine.setup.batch_tokens, bytes_free())
             config = config.model_copy(update={"staging_memory": size})
@@ -109,7 +91,7 @@ class Home:
             block_tokens=block_tokens,
             windows=tuple(group.window for group in groups),
             forms=forms,
-            prefill=self._prefill(),
+            prefill=expected_prefill(self._engine),
         )
         self._open = self._stack.enter_context(opened_fabric(config, stored, _report))
         tiers = ", ".join(spec.name for spec in config.tiers)
@@ -176,54 +158,11 @@ class Home:
         side = SchedulerSide(self._open.fabric, settings, ports)
         return Front(side, block_tokens=groups[0].block_tokens, groups=engine.groups_in_all)
 
-    def _provenance(self) -> Provenance:
-        setup, config = self._engine.setup, self._config
-        process = secrets.token_hex(16)
-        if setup.load_format == "dummy":
-            weights = process
-            _log.warning("the weights are random, so what is stored is of use to this process alone")
-        elif config.weights_revision is not None:
-            weights = f"revision {config.weights_revision}"
-        else:
-            weights = identified_weights(setup.model, setup.revision, _report)
-        draft = setup.draft_model
-        draft_weights = ""
-        if draft is not None and config.weights_revision is None and setup.load_format != "dummy":
-            draft_weights = weights if draft == setup.model else identified_weights(draft, None, _report)
-        if self._engine.facts.computed_scales:
-            _log.warning(
-                "scales of the KV come from what is served first: what is stored is of use to this process alone"
-            )
-        return Provenance(weights=weights, draft_weights=draft_weights, epoch=config.weights_epoch, process=process)
 
-    def _prefill(self) -> PrefillModel:
-        setup = self._engine.setup
-        try:
-            parameters = sum(path.stat().st_size for path in weight_files(setup.model, setup.revision)) // 2
-        except (ConfigError, OSError):
-            parameters = _PARAMETERS
-        work = Work(
-            parameters=parameters,
-            attention_width=attention_width(self._engine),
-            operations_per_s=_OPERATIONS_PER_S.get(setup.device, 1e12),
-        )
-        return prefill_model(work, step_tokens=Tokens(setup.batch_tokens))
-
-
-def default_staging(forms: Sequence[Form], block_tokens: int, batch_tokens: int, free_bytes: int) -> int:
-    """Bytes of staging where the operator gives none: a few full steps, within what the machine can spare."""
-    token_bytes = sum(form.record_bytes for form in forms) / block_tokens
-    wanted = min(max(int(_STAGING_STEPS * batch_tokens * token_bytes), _STAGING_MIN), _STAGING_MAX)
-    least = STAGING_RECORDS_MIN * sum(form.record_bytes for form in forms)
-    return max(min(wanted, free_bytes // 4), least, 2**20)
-
-
-def attention_width(engine: Engine) -> int:
-    """About as wide as the query heads of all layers that see every position; from the hidden size, as most models."""
-    text = engine.facts.model.get("text_config", engine.facts.model)
-    hidden = text.get("hidden_size") if isinstance(text, Mapping) else None
-    layers = sum(len(each.group.layers) for each in engine.groups if each.group.window is None)
-    return layers * (hidden if isinstance(hidden, int) and hidden > 0 else 1024)
+def layers_of(workers: Sequence[WorkerShape], groups: int) -> tuple[tuple[str, ...], ...]:
+    """Names of layers by group, in the order of a record: those of the first pipeline rank come first."""
+    stages = sorted((each for each in workers if each.tensor_rank == 0), key=lambda each: each.pipeline_rank)
+    return tuple(tuple(name for worker in stages for name in worker.groups[group].layers) for group in range(groups))
 
 
 def _report(progress: Progress) -> None:

@@ -1,13 +1,48 @@
 """Which weights a vLLM serves: the digest of the files that it loads, wherever on this machine they lie."""
 
+import logging
+import secrets
 from pathlib import Path
 
+from kvist.app.connector_config import ConnectorConfig
 from kvist.app.progress import Progress, Report
 from kvist.app.weights import digest_of_files
 from kvist.base.errors import ConfigError
+from kvist.connectors.vllm.facts import Provenance
+from kvist.connectors.vllm.reading_config import Engine
+
+_log = logging.getLogger(__name__)
 
 _KINDS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 """Endings of files that hold weights; of several formats of one model, the first that is there is loaded."""
+
+
+def provenance_of(engine: Engine, config: ConnectorConfig, report: Report) -> Provenance:
+    """Where the KV that an engine computes comes from, beside what is in its configuration.
+
+    Args:
+        engine: what vLLM says of itself.
+        config: what the operator says.
+        report: takes how far this has come.
+
+    Raises:
+        ConfigError: the weights are not here, and nobody has named them.
+        ModelError: a file cannot be read.
+    """
+    setup, process = engine.setup, secrets.token_hex(16)
+    draft, draft_weights = setup.draft_model, ""
+    if setup.load_format == "dummy":
+        weights = process
+        _log.warning("the weights are random, so what is stored is of use to this process alone")
+    elif config.weights_revision is not None:
+        weights = f"revision {config.weights_revision}"
+    else:
+        weights = identified_weights(setup.model, setup.revision, report)
+        if draft is not None:
+            draft_weights = weights if draft == setup.model else identified_weights(draft, None, report)
+    if engine.facts.computed_scales:
+        _log.warning("scales of the KV come from what is served first: what is stored is of use to this process alone")
+    return Provenance(weights=weights, draft_weights=draft_weights, epoch=config.weights_epoch, process=process)
 
 
 def identified_weights(model: str, revision: str | None, report: Report) -> str:

@@ -81,17 +81,30 @@ class Provenance:
     process: str
 
 
-def kv_facts(
-    engine: EngineFacts, provenance: Provenance, packing: str, forms: Sequence[Form], block_tokens: int
-) -> Mapping[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """What is stored of it.
+
+    Attributes:
+        packing: "canonical", or how a raw block is packed.
+        block_tokens: of a record.
+        forms: of the records, by group.
+        layers: names, by group, in the order in which a record has them: which layers make a group is vLLM's choice.
+    """
+
+    packing: str
+    block_tokens: int
+    forms: tuple[Form, ...]
+    layers: tuple[tuple[str, ...], ...]
+
+
+def kv_facts(engine: EngineFacts, provenance: Provenance, records: Records) -> Mapping[str, str]:
     """The facts by name.
 
     Args:
         engine: what vLLM says of itself.
         provenance: what it does not say.
-        packing: "canonical", or how a raw block is packed, and for how many workers.
-        forms: of the records, by group.
-        block_tokens: of a record.
+        records: what is stored.
     """
     return {
         "engine": "vllm",
@@ -106,10 +119,11 @@ def kv_facts(
         "quantization": engine.quantization or "none",
         "positions": positions_fact(engine),
         "groups": "; ".join(_group(group) for group in engine.groups),
-        "forms": "; ".join(_form(form) for form in forms),
-        "block_tokens": str(block_tokens),
+        "layers": json.dumps(records.layers),
+        "forms": "; ".join(_form(form) for form in records.forms),
+        "block_tokens": str(records.block_tokens),
         "hash_scheme": "foreign v1",
-        "layout": f"{packing}; form {FORM_VERSION}; content {CONTENT_VERSION}",
+        "layout": f"{records.packing}; form {FORM_VERSION}; content {CONTENT_VERSION}",
     }
 
 

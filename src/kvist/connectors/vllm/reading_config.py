@@ -67,6 +67,31 @@ class EngineSetup:
     device: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What vLLM says of itself: facts of its KV, what it was told, the groups that are stored, and how many it has."""
+
+    facts: EngineFacts
+    setup: EngineSetup
+    groups: tuple[ReadGroup, ...]
+    groups_in_all: int
+
+
+def engine_of(release: str, vllm_config: object, kv_cache_config: object) -> Engine:
+    """Everything that vLLM says of itself.
+
+    Raises:
+        ConfigError: something of it cannot be dealt with.
+    """
+    groups = groups_of(kv_cache_config)
+    return Engine(
+        facts=engine_facts(release, vllm_config, kv_cache_config, groups),
+        setup=engine_setup(vllm_config, kv_cache_config),
+        groups=groups,
+        groups_in_all=len(cast("Sequence[object]", _read(kv_cache_config, "kv_cache_groups"))),
+    )
+
+
 def groups_of(kv_cache_config: object) -> tuple[ReadGroup, ...]:
     """The groups that vLLM hands to connectors, in its order.
 

@@ -13,6 +13,7 @@ from kvist.connectors.vllm.facts import (
     EngineFacts,
     GroupFacts,
     Provenance,
+    Records,
     config_digest,
     hash_scheme,
     kv_facts,
@@ -44,8 +45,11 @@ def form(*shape: int) -> Form:
 FORMS = (form(30, 3, 16, 128),)
 
 
-def facts(engine: EngineFacts = ENGINE, whence: Provenance = WHENCE, packing: str = "canonical") -> Mapping[str, str]:
-    return kv_facts(engine, whence, packing, FORMS, 16)
+RECORDS = Records(packing="canonical", block_tokens=16, forms=FORMS, layers=(("layer.0", "layer.1"),))
+
+
+def facts(engine: EngineFacts = ENGINE, whence: Provenance = WHENCE, records: Records = RECORDS) -> Mapping[str, str]:
+    return kv_facts(engine, whence, records)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +67,11 @@ def facts(engine: EngineFacts = ENGINE, whence: Provenance = WHENCE, packing: st
         facts(whence=dataclasses.replace(WHENCE, weights="v")),
         facts(whence=dataclasses.replace(WHENCE, draft_weights="d")),
         facts(whence=dataclasses.replace(WHENCE, epoch="1")),
-        facts(packing="cpu amx of vllm 0.32.0"),
-        kv_facts(ENGINE, WHENCE, "canonical", (form(30, 1, 16, 128),), 16),
-        kv_facts(ENGINE, WHENCE, "canonical", FORMS, 32),
+        facts(records=dataclasses.replace(RECORDS, packing="cpu amx of vllm 0.32.0")),
+        facts(records=dataclasses.replace(RECORDS, forms=(form(30, 1, 16, 128),))),
+        facts(records=dataclasses.replace(RECORDS, block_tokens=32)),
+        facts(records=dataclasses.replace(RECORDS, layers=(("layer.1", "layer.0"),))),
+        facts(records=dataclasses.replace(RECORDS, layers=(("layer.0",), ("layer.1",)))),
     ],
 )
 def test_what_changes_the_kv_changes_its_name(other: Mapping[str, str]) -> None:
