@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kvist.base.errors import ModelError
 from kvist.geometry import windows
 from kvist.geometry.fields import Fields, show
+from kvist.geometry.heads import HeadRules
 
 RopeType = str
 
@@ -25,12 +26,7 @@ class Architecture:
         name: the class of the model, as `architectures` in its configuration names it.
         model_type: the same thing as `model_type` names it.
         window_rule: which layers slide, and how far they see.
-        kv_heads_default: key/value heads when the field is absent; None: one per query head.
-        kv_heads_nullable: whether null means one per query head.
-        head_dim_default: head size when the field is absent; None: hidden size by query heads.
-        head_dim_nullable: whether null means hidden size by query heads.
-        heads_divide_hidden: whether the hidden size must be a multiple of the query heads though the head
-            size is given apart.
+        head_rules: how many heads of which size there are where that is left unsaid.
         rope_types: ways of scaling rotary positions that the model has code for.
         theta_default: base of the rotary frequencies when absent.
         theta_sliding_default: the same for sliding layers, where these have rotary parameters of their own.
@@ -41,11 +37,7 @@ class Architecture:
     name: str
     model_type: str
     window_rule: windows.WindowRule
-    kv_heads_default: int | None = None
-    kv_heads_nullable: bool = True
-    head_dim_default: int | None = None
-    head_dim_nullable: bool = False
-    heads_divide_hidden: bool = False
+    head_rules: HeadRules
     rope_types: tuple[RopeType, ...] = _COMMON_ROPE
     theta_default: float = 10_000.0
     theta_sliding_default: float | None = None
@@ -58,47 +50,41 @@ SUPPORTED = (
         name="LlamaForCausalLM",
         model_type="llama",
         window_rule=windows.never,
-        head_dim_nullable=True,
-        heads_divide_hidden=True,
+        head_rules=HeadRules(head_dim_nullable=True, heads_divide_hidden=True),
     ),
     Architecture(
         name="MistralForCausalLM",
         model_type="mistral",
         window_rule=windows.everywhere(4096),
-        kv_heads_default=8,
-        kv_heads_nullable=False,
-        head_dim_nullable=True,
+        head_rules=HeadRules(kv_heads_default=8, kv_heads_nullable=False, head_dim_nullable=True),
     ),
     Architecture(
         name="Qwen2ForCausalLM",
         model_type="qwen2",
         window_rule=windows.from_some_layer_on,
-        kv_heads_default=32,
+        head_rules=HeadRules(kv_heads_default=32),
     ),
     Architecture(
         name="Qwen3ForCausalLM",
         model_type="qwen3",
         window_rule=windows.from_some_layer_on,
-        kv_heads_default=32,
-        head_dim_default=128,
+        head_rules=HeadRules(kv_heads_default=32, head_dim_default=128),
     ),
     Architecture(
         name="Gemma2ForCausalLM",
         model_type="gemma2",
         window_rule=windows.every_other_layer,
-        kv_heads_default=4,
-        kv_heads_nullable=False,
-        head_dim_default=256,
-        heads_divide_hidden=True,
+        head_rules=HeadRules(
+            kv_heads_default=4, kv_heads_nullable=False, head_dim_default=256, heads_divide_hidden=True
+        ),
     ),
     Architecture(
         name="Gemma3ForCausalLM",
         model_type="gemma3_text",
         window_rule=windows.all_but_every_nth,
-        kv_heads_default=4,
-        kv_heads_nullable=False,
-        head_dim_default=256,
-        heads_divide_hidden=True,
+        head_rules=HeadRules(
+            kv_heads_default=4, kv_heads_nullable=False, head_dim_default=256, heads_divide_hidden=True
+        ),
         theta_default=1_000_000.0,
         theta_sliding_default=10_000.0,
     ),
@@ -106,6 +92,7 @@ SUPPORTED = (
         name="Phi3ForCausalLM",
         model_type="phi3",
         window_rule=windows.everywhere(None),
+        head_rules=HeadRules(),
         rope_types=("default", "longrope"),
         rotates_in_part=True,
     ),
@@ -113,7 +100,7 @@ SUPPORTED = (
         name="SmolLM3ForCausalLM",
         model_type="smollm3",
         window_rule=windows.where_nothing_rotates,
-        kv_heads_default=4,
+        head_rules=HeadRules(kv_heads_default=4),
         theta_default=2_000_000.0,
         leaves_layers_unrotated=True,
     ),

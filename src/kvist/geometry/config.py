@@ -9,9 +9,10 @@ from typing import cast, get_args
 
 from kvist.base.errors import ModelError
 from kvist.base.units import Tokens
-from kvist.geometry.architectures import Architecture, find_architecture
+from kvist.geometry.architectures import find_architecture
 from kvist.geometry.fields import Fields, show
 from kvist.geometry.groups import Dtype, KvGroup, ModelGeometry
+from kvist.geometry.heads import HIDDEN_MAX, Heads, read_heads
 from kvist.geometry.rope import read_rope
 
 _REQUIRED = (
@@ -23,7 +24,7 @@ _REQUIRED = (
 )
 
 # Far beyond any model there is, and small enough that a wrong file cannot make us build a huge list.
-_LAYERS_MAX, _HEADS_MAX, _HEAD_DIM_MAX, _HIDDEN_MAX = 4096, 65_536, 65_536, 2**24
+_LAYERS_MAX = 4096
 
 
 def geometry_from_config(config: Mapping[str, object]) -> ModelGeometry:
@@ -54,29 +55,49 @@ def geometry_from_fields(fields: Fields) -> ModelGeometry:
     """
     architecture = find_architecture(fields)
     fields.require(_REQUIRED, architecture.name)
-    _refuse_what_is_not_decoded_causally(fields)
-    layers = fields.integer("num_hidden_layers", most=_LAYERS_MAX)
-    query_heads = fields.integer("num_attention_heads", most=_HEADS_MAX)
-    kv_heads = _kv_heads(fields, architecture, query_heads)
-    head_dim = _head_dim(fields, architecture, query_heads)
+    refuse_what_is_not_decoded_causally(fields)
+    layers = read_layer_count(fields)
+    heads = read_heads(fields, architecture.head_rules)
     windows = architecture.window_rule(fields, layers)
-    rope = read_rope(fields, architecture, windows, head_dim)
-    windows = tuple(None if window is None or window >= rope.positions_max else window for window in windows)
+    rope = read_rope(fields, architecture, windows, heads.dim)
+    windows = seen_within(windows, rope.positions_max)
     return ModelGeometry(
         architecture=architecture.name,
         layers=layers,
-        query_heads=query_heads,
-        hidden_size=fields.integer("hidden_size", most=_HIDDEN_MAX),
+        query_heads=heads.query,
+        hidden_size=fields.integer("hidden_size", most=HIDDEN_MAX),
         vocab_size=fields.integer("vocab_size"),
         positions_max=rope.positions_max,
-        groups=_groups(windows, kv_heads, head_dim),
+        groups=_groups(windows, heads),
         rope=rope.parameters,
-        dtype=_dtype(fields),
+        dtype=read_dtype(fields),
     )
 
 
-def _refuse_what_is_not_decoded_causally(fields: Fields) -> None:
-    """Turns away what would make the same fields mean another model."""
+def read_layer_count(fields: Fields) -> int:
+    """The number of decoder layers.
+
+    Raises:
+        ModelError: there is no such number.
+    """
+    return fields.integer("num_hidden_layers", most=_LAYERS_MAX)
+
+
+def seen_within(windows: tuple[int | None, ...], positions_max: int) -> tuple[int | None, ...]:
+    """The windows, without those that no sequence outgrows.
+
+    >>> seen_within((512, 4096, None), 4096)
+    (512, None, None)
+    """
+    return tuple(None if window is None or window >= positions_max else window for window in windows)
+
+
+def refuse_what_is_not_decoded_causally(fields: Fields) -> None:
+    """Turns away what would make the same fields mean another model.
+
+    Raises:
+        ModelError: a field says so.
+    """
     for key in ("use_bidirectional_attention", "is_encoder_decoder"):
         if fields.is_set(key) and fields.flag(key, default=False):
             raise fields.fail(key, "false: only causal decoders are supported")
@@ -87,49 +108,26 @@ def _refuse_what_is_not_decoded_causally(fields: Fields) -> None:
             fields.number(key)
 
 
-def _kv_heads(fields: Fields, architecture: Architecture, query_heads: int) -> int:
-    key = "num_key_value_heads"
-    if architecture.kv_heads_nullable and fields.is_null(key):
-        return query_heads
-    kv_heads = fields.integer(key, default=architecture.kv_heads_default or query_heads, most=_HEADS_MAX)
-    if query_heads % kv_heads:
-        raise ModelError(
-            f"{fields.source}: {fields.name('num_attention_heads')} {query_heads} is not a multiple of"
-            f" {fields.name(key)} {kv_heads}"
-        )
-    return kv_heads
-
-
-def _head_dim(fields: Fields, architecture: Architecture, query_heads: int) -> int:
-    hidden = fields.integer("hidden_size", most=_HIDDEN_MAX)
-    is_null = architecture.head_dim_nullable and fields.is_null("head_dim")
-    derived = is_null or (architecture.head_dim_default is None and not fields.has("head_dim"))
-    if hidden % query_heads and (derived or architecture.heads_divide_hidden):
-        raise ModelError(
-            f"{fields.source}: {fields.name('hidden_size')} {hidden} is not a multiple of"
-            f" {fields.name('num_attention_heads')} {query_heads}"
-        )
-    if derived:
-        return hidden // query_heads
-    return fields.integer("head_dim", default=architecture.head_dim_default, most=_HEAD_DIM_MAX)
-
-
-def _groups(windows: tuple[int | None, ...], kv_heads: int, head_dim: int) -> tuple[KvGroup, ...]:
+def _groups(windows: tuple[int | None, ...], heads: Heads) -> tuple[KvGroup, ...]:
     distinct = sorted(set(windows), key=lambda window: (window is not None, -(window or 0)))
     return tuple(
         KvGroup(
             layers=tuple(layer for layer, own in enumerate(windows) if own == window),
-            kv_heads=kv_heads,
-            head_dim_k=head_dim,
-            head_dim_v=head_dim,
+            kv_heads=heads.kv,
+            head_dim_k=heads.dim,
+            head_dim_v=heads.dim,
             window=None if window is None else Tokens(window),
         )
         for window in distinct
     )
 
 
-def _dtype(fields: Fields) -> Dtype:
-    """The dtype of the weights; `torch_dtype` is what `dtype` used to be called."""
+def read_dtype(fields: Fields) -> Dtype:
+    """The dtype of the weights; `torch_dtype` is what `dtype` used to be called.
+
+    Raises:
+        ModelError: it is none that is known.
+    """
     key = "dtype" if fields.is_set("dtype") else "torch_dtype"
     if not fields.is_set(key):
         return "float32"

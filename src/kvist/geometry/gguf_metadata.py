@@ -37,13 +37,13 @@ _INTEGER_KEYS = {
 }
 _PER_LAYER_KEYS = {"num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv"}
 
-_HEAD_DIM_IS_TOLD = ("qwen3", "gemma2", "gemma3")
+_HEAD_DIM_IS_TOLD = ("qwen3", "gemma2", "gemma3", "gemma", "qwen3moe", "gpt-oss")
 """Architectures whose head size does not follow from their hidden size; the file has to tell it."""
 
 _THETA_IS_TOLD = ("gemma3", "smollm3")
 """Architectures for which runtimes disagree about the rotary base of a file that does not tell it."""
 
-_SLIDES = ("gemma2", "gemma3", "phi3")
+_SLIDES = ("gemma2", "gemma3", "phi3", "gpt-oss", "cohere2")
 
 _ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
@@ -52,7 +52,7 @@ _STORED_AS: dict[int, Dtype] = {0: "float32", 1: "float16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reader:
+class GgufReader:
     """Metadata of one architecture while it is translated.
 
     Attributes:
@@ -64,15 +64,19 @@ class _Reader:
     architecture: str
 
     def key(self, suffix: str) -> str:
+        """A key of this model, whole."""
         return f"{self.architecture}.{suffix}"
 
     def get(self, suffix: str) -> object:
+        """Its value; None if it is absent."""
         return self.values.get(self.key(suffix))
 
     def has(self, suffix: str) -> bool:
+        """Whether it is there."""
         return self.key(suffix) in self.values
 
     def fail(self, suffix: str, wanted: str) -> ModelError:
+        """An error about its value, to be raised by the caller."""
         return ModelError(f"{_SOURCE}: {self.key(suffix)} is {show(self.get(suffix))}; it must be {wanted}")
 
 
@@ -91,7 +95,7 @@ def geometry_from_gguf(metadata: Mapping[str, object], *, tensor_names: Collecti
         ModelError: the architecture is not supported, or a key is missing, of the wrong type, out of range or
             at odds with another; the message names the key and its value.
     """
-    reader = _reader(metadata)
+    reader = gguf_reader(metadata, _MODEL_TYPES)
     hidden_rope = sorted(set(_ROPE_TENSORS) & set(tensor_names))
     if hidden_rope:
         raise ModelError(
@@ -102,26 +106,49 @@ def geometry_from_gguf(metadata: Mapping[str, object], *, tensor_names: Collecti
     return geometry_from_fields(Fields(values=config, source=_SOURCE, names=names))
 
 
-def _reader(metadata: Mapping[str, object]) -> _Reader:
+def gguf_reader(metadata: Mapping[str, object], known: Collection[str]) -> GgufReader:
+    """Finds the architecture of a file.
+
+    Args:
+        metadata: as for `geometry_from_gguf`.
+        known: architectures that the caller can read.
+
+    Raises:
+        ModelError: the metadata names none of these.
+    """
     if not isinstance(metadata, Mapping):
         raise ModelError(f"{_SOURCE}: holds {show(metadata)}; it must hold a mapping of keys")
     whole = Fields(values=metadata, source=_SOURCE)
     whole.require(["general.architecture"], "every model")
     architecture = whole.text("general.architecture")
-    if architecture not in _MODEL_TYPES:
+    if architecture not in known:
         raise ModelError(
-            f"{_SOURCE}: general.architecture {show(architecture)} is not supported; supported are"
-            f" {', '.join(_MODEL_TYPES)}"
+            f"{_SOURCE}: general.architecture {show(architecture)} is not supported; supported are {', '.join(known)}"
         )
-    return _Reader(values=metadata, architecture=architecture)
+    return GgufReader(values=metadata, architecture=architecture)
 
 
-def _translate(reader: _Reader) -> tuple[dict[str, object], dict[str, str]]:
+def _translate(reader: GgufReader) -> tuple[dict[str, object], dict[str, str]]:
     """The metadata as a `config.json`, and what each of its fields was called in the file."""
-    architecture = reader.architecture
-    is_mistral = architecture == "llama" and reader.values.get("general.name") == "mistral"
+    sizes = translated_sizes(reader, _MODEL_TYPES[reader.architecture])
+    if reader.get("expert_count"):
+        raise reader.fail("expert_count", "absent or 0: mixtures of experts are not supported")
+    return dict(sizes.values) | _rope(reader, sizes), dict(sizes.names)
+
+
+def translated_sizes(reader: GgufReader, model_type: str) -> Fields:
+    """The metadata as the fields of a `config.json`, without its rotary positions.
+
+    Args:
+        reader: of the file.
+        model_type: what a `config.json` would call the architecture.
+
+    Raises:
+        ModelError: a key is missing, of the wrong type or at odds with another.
+    """
+    is_mistral = model_type == "llama" and reader.values.get("general.name") == "mistral"
     config: dict[str, object] = {
-        "model_type": "mistral" if is_mistral else _MODEL_TYPES[architecture],
+        "model_type": "mistral" if is_mistral else model_type,
         "dtype": _dtype(reader.values),
     }
     names = {ours: reader.key(theirs) for ours, theirs in (_INTEGER_KEYS | _PER_LAYER_KEYS).items()}
@@ -133,14 +160,11 @@ def _translate(reader: _Reader) -> tuple[dict[str, object], dict[str, str]]:
     for ours, theirs in _PER_LAYER_KEYS.items():
         if reader.has(theirs):
             config[ours] = _same_in_all_layers(reader, theirs)
-    sizes = Fields(values=config, source=_SOURCE, names=names)
-    config |= _vocabulary(reader) | _heads(reader, config) | _rope(reader, sizes) | _windows(reader)
-    if reader.get("expert_count"):
-        raise reader.fail("expert_count", "absent or 0: mixtures of experts are not supported")
-    return config, names
+    config |= _vocabulary(reader) | _heads(reader, config) | _windows(reader)
+    return Fields(values=config, source=_SOURCE, names=names)
 
 
-def _same_in_all_layers(reader: _Reader, suffix: str) -> object:
+def _same_in_all_layers(reader: GgufReader, suffix: str) -> object:
     """A number that may be given as one per layer, though in the supported architectures all are equal."""
     value = reader.get(suffix)
     if not isinstance(value, list | tuple):
@@ -150,14 +174,14 @@ def _same_in_all_layers(reader: _Reader, suffix: str) -> object:
     return value[0]
 
 
-def _vocabulary(reader: _Reader) -> dict[str, object]:
+def _vocabulary(reader: GgufReader) -> dict[str, object]:
     if reader.has("vocab_size"):
         return {"vocab_size": reader.get("vocab_size")}
     tokens = reader.values.get("tokenizer.ggml.tokens")
     return {"vocab_size": len(tokens)} if isinstance(tokens, Sized) and not isinstance(tokens, str) else {}
 
 
-def _heads(reader: _Reader, config: Mapping[str, object]) -> dict[str, object]:
+def _heads(reader: GgufReader, config: Mapping[str, object]) -> dict[str, object]:
     found: dict[str, object] = {}
     # A file without it means one key/value head per query head, whatever the configuration class would assume.
     if "num_key_value_heads" not in config and "num_attention_heads" in config:
@@ -176,7 +200,7 @@ def _heads(reader: _Reader, config: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def _windows(reader: _Reader) -> dict[str, object]:
+def _windows(reader: GgufReader) -> dict[str, object]:
     window, slides = reader.get("attention.sliding_window"), reader.architecture in _SLIDES
     if not slides:
         if window:
@@ -191,7 +215,7 @@ def _windows(reader: _Reader) -> dict[str, object]:
     return {"sliding_window": window} | _pattern(reader)
 
 
-def _pattern(reader: _Reader) -> dict[str, object]:
+def _pattern(reader: GgufReader) -> dict[str, object]:
     suffix = "attention.sliding_window_pattern"
     if not reader.has(suffix):
         return {}
@@ -203,7 +227,7 @@ def _pattern(reader: _Reader) -> dict[str, object]:
     return {"sliding_window_pattern": pattern}
 
 
-def _rope(reader: _Reader, sizes: Fields) -> dict[str, object]:
+def _rope(reader: GgufReader, sizes: Fields) -> dict[str, object]:
     found: dict[str, object] = {}
     if reader.has("rope.freq_base"):
         found["rope_theta"] = reader.get("rope.freq_base")
@@ -218,7 +242,7 @@ def _rope(reader: _Reader, sizes: Fields) -> dict[str, object]:
     return found | _scaling(reader)
 
 
-def _partial_rotation(reader: _Reader, sizes: Fields) -> dict[str, object]:
+def _partial_rotation(reader: GgufReader, sizes: Fields) -> dict[str, object]:
     """The rotated part of each head as a fraction, which the file gives as a count."""
     sizes.require(["hidden_size", "num_attention_heads"], reader.architecture)
     head_dim = max(1, sizes.integer("hidden_size") // sizes.integer("num_attention_heads"))
@@ -227,7 +251,7 @@ def _partial_rotation(reader: _Reader, sizes: Fields) -> dict[str, object]:
     return {"partial_rotary_factor": 1.0 if rotated == head_dim else (rotated + 0.5) / head_dim}
 
 
-def _scaling(reader: _Reader) -> dict[str, object]:
+def _scaling(reader: GgufReader) -> dict[str, object]:
     """Scaled rotary positions, as far as metadata alone can tell them."""
     if reader.architecture == "phi3":
         # Such a file holds its short and long factors in tensors, and tells by these two lengths that it does.

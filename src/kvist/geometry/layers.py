@@ -85,8 +85,9 @@ class Parameters:
 
     Attributes:
         total: all of them.
-        active: those that one token is multiplied with; fewer than all where experts are chosen.
-        embedding: of the input and output embeddings, within the total.
+        active: those that one token is multiplied with: not those of experts that it does not choose, nor a
+            table of which it reads one row (an input embedding that is not the output embedding too).
+        embedding: of the input and output embeddings and of layers' own, within the total.
     """
 
     total: int
@@ -102,11 +103,13 @@ class ModelLayers:
         model_type: the name that its configuration gives its family.
         layers: first to last.
         hidden_size, query_heads, head_dim: of the residual stream and of attention.
-        intermediate_size: of the widest feed-forward block that one token passes.
+        intermediate_size: of the widest feed-forward part that one token passes, all experts that it chooses and
+            those that all tokens pass together.
         vocab_size: number of token ids.
         positions_max: longest sequence that the configuration allows.
         dtype: of the weights as stored.
-        weight_bits: bits per weight where the configuration names a quantisation; None: those of the dtype.
+        weight_bits: bits per weight, on average over all parameters, scales and what is left in the dtype included,
+            where a quantisation is named or the weights' bytes are known; None: those of the dtype.
         parameters: counted from the configuration.
     """
 
@@ -125,6 +128,4 @@ class ModelLayers:
 
 def storing(layers: Sequence[KvLayer]) -> tuple[int, ...]:
     """Indices of the layers that keep something."""
-    return tuple(
-        index for index, layer in enumerate(layers) if not isinstance(layer, SharedLayer | PlainLayer)
-    )
+    return tuple(index for index, layer in enumerate(layers) if not isinstance(layer, SharedLayer | PlainLayer))

@@ -40,17 +40,42 @@ def from_some_layer_on(fields: Fields, layers: int) -> tuple[int | None, ...]:
     return _by_types(fields, window, tuple(layer >= first for layer in range(layers)))
 
 
-def every_other_layer(fields: Fields, layers: int) -> tuple[int | None, ...]:
-    """The first layer, the third, and so on (Gemma 2)."""
-    window = fields.integer("sliding_window", default=4096)
-    return _by_types(fields, window, tuple(layer % 2 == 0 for layer in range(layers)))
+def all_but_each(nth: int, *, window: int = 4096, nth_key: str | None = None) -> WindowRule:
+    """All layers but each so-manieth.
+
+    Args:
+        nth: which layers see everything, where nothing else is said.
+        window: of the others, where nothing else is said.
+        nth_key: the field that says another number than `nth`; None: there is none.
+    """
+
+    def rule(fields: Fields, layers: int) -> tuple[int | None, ...]:
+        own = fields.integer("sliding_window", default=window)
+        each = nth if nth_key is None else fields.integer(nth_key, default=nth)
+        return _by_types(fields, own, tuple((layer + 1) % each != 0 for layer in range(layers)))
+
+    return rule
 
 
-def all_but_every_nth(fields: Fields, layers: int) -> tuple[int | None, ...]:
-    """All layers but each `sliding_window_pattern`-th (Gemma 3)."""
-    window = fields.integer("sliding_window", default=4096)
-    pattern = fields.integer("sliding_window_pattern", default=6)
-    return _by_types(fields, window, tuple((layer + 1) % pattern != 0 for layer in range(layers)))
+every_other_layer = all_but_each(2)
+"""The first layer, the third, and so on (Gemma 2)."""
+
+all_but_every_nth = all_but_each(6, nth_key="sliding_window_pattern")
+"""All layers but each `sliding_window_pattern`-th (Gemma 3)."""
+
+
+def everywhere_if_used(fields: Fields, layers: int) -> tuple[int | None, ...]:
+    """All layers share one window, if `use_sliding_window` says so (Qwen3 with experts)."""
+    used = fields.flag("use_sliding_window", default=False)
+    return _agreed(fields, (_window(fields, 4096) if used else None,) * layers)
+
+
+def every_other_up_to_some_layer(fields: Fields, layers: int) -> tuple[int | None, ...]:
+    """Every other layer below `max_window_layers`, if `use_sliding_window` says so (Qwen2 with experts)."""
+    used = fields.flag("use_sliding_window", default=False)
+    window = _window(fields, 4096) if used else None
+    last = fields.integer("max_window_layers", default=28, least=0) if window else 0
+    return _by_types(fields, window, tuple(layer < last and layer % 2 == 0 for layer in range(layers)))
 
 
 def where_nothing_rotates(fields: Fields, layers: int) -> tuple[int | None, ...]:
@@ -106,9 +131,23 @@ def _agreed(fields: Fields, windows: tuple[int | None, ...]) -> tuple[int | None
 
 def _layer_types(fields: Fields, layers: int) -> tuple[bool, ...]:
     """Whether each layer slides according to `layer_types`; empty when that field is absent or null."""
+    return tuple(_SLIDING[kind] for kind in layer_kinds(fields, layers, tuple(_SLIDING)))
+
+
+def layer_kinds(fields: Fields, layers: int, known: tuple[str, ...]) -> tuple[str, ...]:
+    """What `layer_types` calls each layer; empty when that field is absent or null.
+
+    Args:
+        fields: of the model.
+        layers: how many it has.
+        known: the kinds that the model may have.
+
+    Raises:
+        ModelError: the field is no list with one of these for each layer.
+    """
     if not fields.is_set("layer_types"):
         return ()
-    types = fields.items("layer_types")
-    if len(types) != layers or any(not isinstance(kind, str) or kind not in _SLIDING for kind in types):
-        raise fields.fail("layer_types", f"a list of {layers} items, each one of {', '.join(_SLIDING)}")
-    return tuple(_SLIDING[str(kind)] for kind in types)
+    kinds = tuple(kind for kind in fields.items("layer_types") if isinstance(kind, str) and kind in known)
+    if len(kinds) != layers or len(fields.items("layer_types")) != layers:
+        raise fields.fail("layer_types", f"a list of {layers} items, each one of {', '.join(known)}")
+    return kinds
