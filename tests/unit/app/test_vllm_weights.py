@@ -1,5 +1,8 @@
 """The weights that a vLLM serves are found where it finds them, and named by what they are."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,16 +45,20 @@ def test_a_file_may_be_the_model(tmp_path: Path) -> None:
     assert weight_files(str(file), None) == [file]
 
 
-def test_a_model_in_the_hubs_cache_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    base = tmp_path / "models--some--model"
-    main, other = "c0ffee" + "0" * 34, "decade" + "0" * 34
+def test_a_model_in_the_hubs_cache_is_found(tmp_path: Path) -> None:
+    base, main, other = tmp_path / "models--some--model", "c0ffee" + "0" * 34, "decade" + "0" * 34
     for commit in (main, other):
         make(base / "snapshots" / commit, x_safetensors=commit.encode())
     make(base / "refs", main=main.encode())
-    assert weight_files("some/model", None) == [base / "snapshots" / main / "x.safetensors"]
-    assert weight_files("some/model", other) == [base / "snapshots" / other / "x.safetensors"]
+    program = (
+        "import sys; from kvist.app.vllm_weights import weight_files; "
+        f"sys.stdout.write(str([weight_files('some/model', each)[0].parent.name for each in (None, '{other}')]))"
+    )
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path)}
+    answer = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment
+    )
+    assert answer.stdout == str([main, other])
 
 
 @pytest.mark.parametrize("model", ["nobody/nothing", "not a name at all", "", "s3://bucket/model", "a" * 300, "nul\0"])
