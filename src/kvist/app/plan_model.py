@@ -1,0 +1,147 @@
+"""What `--model` of `kvist plan` may be, and what can be planned from it. Downloads nothing and loads no weights.
+
+a directory      its config.json, and the lengths of its weights if they are there
+config.json      the file alone; weights are counted from it
+a GGUF file      its header: the geometry, and the bytes of its tensors
+a name           the published configuration in the catalogue
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvist.app.catalogue_data import unknown
+from kvist.app.published_models import published_config, published_models
+from kvist.app.safetensors_check import INDEX, SINGLE, check_weights
+from kvist.base.errors import ModelError
+from kvist.base.units import Bytes
+from kvist.engine.backends.gguf_header import read_header
+from kvist.geometry.fields import show
+from kvist.geometry.layers import ModelLayers
+from kvist.geometry.published import model_layers, model_layers_from_gguf
+
+_CONFIG = "config.json"
+_CONFIG_BYTES_MAX = 16 * 2**20
+_GGUF_MAGIC = b"GGUF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedModel:
+    """A model to plan for.
+
+    Attributes:
+        name: as it is called in what is shown, and on command lines.
+        layers: what every layer keeps, and what the weights are.
+        weights_bytes: of the files that hold them; None: there are none here, and they are counted.
+        weights_from: where that figure is from, in words.
+    """
+
+    name: str
+    layers: ModelLayers
+    weights_bytes: Bytes | None
+    weights_from: str
+
+
+def planned_model(given: str, *, weights: Bytes | None = None) -> PlannedModel:
+    """Finds and reads a model.
+
+    Args:
+        given: a directory, a config.json, a GGUF file, or a name of the catalogue.
+        weights: bytes of all weights, where the caller knows better; None: those of the files, else counted.
+
+    Raises:
+        ModelError: it is not here, damaged, or of a family that is not known.
+        ConfigError: there is no such name in the catalogue.
+    """
+    config = published_config(given)
+    if config is not None:
+        return _from_config(config, given, weights, "counted" if weights is None else "given")
+    try:
+        path = Path(given).expanduser()
+        is_directory, is_file = bool(given) and path.is_dir(), path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ModelError(f"{show(given)} can not be read: {reason}") from error
+    if is_directory:
+        return _from_directory(path, weights)
+    if is_file:
+        return _from_file(path, weights)
+    if path.is_symlink():
+        raise ModelError(f"{show(given)} is a link to nowhere; give what it should lead to")
+    remedy = "or give a directory with config.json, a config.json, or a .gguf file"
+    raise unknown("file, directory or model", given, list(published_models()), remedy)
+
+
+def _from_directory(directory: Path, weights: Bytes | None) -> PlannedModel:
+    if not (directory / _CONFIG).exists():
+        raise ModelError(f"{directory} is no model: it has no {_CONFIG}")
+    config = _parsed(directory / _CONFIG)
+    name = directory.resolve().name
+    if weights is not None:
+        return _from_config(config, name, weights, "given")
+    found = _stored(directory)
+    return _from_config(config, name, found, "counted" if found is None else "the files")
+
+
+def _stored(directory: Path) -> Bytes | None:
+    """Bytes of the safetensors of a directory; None if there are none."""
+    if not any((directory / name).exists() for name in (SINGLE, INDEX)):
+        return None
+    try:
+        return Bytes(sum(path.stat().st_size for path in check_weights(directory)))
+    except ModelError as error:
+        raise ModelError(f"{error}; or say how large the weights are with --weights") from error
+
+
+def _from_file(path: Path, weights: Bytes | None) -> PlannedModel:
+    try:
+        with path.open("rb") as file:
+            is_gguf = file.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
+    except OSError as error:
+        raise ModelError(f"{path} can not be read: {error.strerror or error}") from error
+    if is_gguf or path.suffix.lower() == ".gguf":
+        return _from_gguf(path, weights)
+    name = path.resolve().parent.name if path.name == _CONFIG else path.stem
+    return _from_config(_parsed(path), name, weights, "counted" if weights is None else "given")
+
+
+def _from_gguf(path: Path, weights: Bytes | None) -> PlannedModel:
+    header = read_header(path)
+    parts = header.fields.get("split.count", 0)
+    if parts not in (0, 1) and weights is None:
+        raise ModelError(f"{path} is one of {parts} parts; say how large all weights are with --weights")
+    stored = Bytes(sum(tensor.size for tensor in header.tensors.values())) if weights is None else weights
+    layers = model_layers_from_gguf(header.fields, tensor_names=header.tensors)
+    return PlannedModel(
+        name=path.stem,
+        layers=layers,
+        weights_bytes=stored,
+        weights_from="the file" if weights is None else "given",
+    )
+
+
+def _from_config(config: Mapping[str, object], name: str, weights: Bytes | None, weights_from: str) -> PlannedModel:
+    layers = model_layers(config, weights_known=weights is not None)
+    return PlannedModel(name=name, layers=layers, weights_bytes=weights, weights_from=weights_from)
+
+
+def _parsed(path: Path) -> Mapping[str, object]:
+    """The fields of a config.json.
+
+    Raises:
+        ModelError: it can not be read, is too long to be one, or holds no JSON object.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_CONFIG_BYTES_MAX + 1)
+        if len(content) > _CONFIG_BYTES_MAX:
+            raise ModelError(f"{path} is longer than {_CONFIG_BYTES_MAX} bytes; that is no {_CONFIG}")
+        values = json.loads(content)
+    except OSError as error:
+        raise ModelError(f"{path} can not be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is no {_CONFIG}: it should hold JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} is no {_CONFIG}: it should hold a JSON object and holds {show(values)}")
+    return values
