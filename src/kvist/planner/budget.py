@@ -4,13 +4,13 @@ Knows shapes and bytes; measures nothing and allocates nothing. `blocks_held_pea
 sequence takes: start-up and admission both ask it, so that what start-up promises is what admission grants.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
 from kvist.base.errors import CapacityError, ConfigError
 from kvist.base.units import Bytes, Tokens, format_bytes
 from kvist.geometry.groups import Dtype, KvGroup, ModelGeometry
+from kvist.planner.search import largest
 
 
 def free_memory(system_available: int, cgroup_limit: int | None, cgroup_used: int | None) -> Bytes:
@@ -145,14 +145,18 @@ class KvPlan:
 
 
 def plan_kv(geometry: ModelGeometry, kv_bytes: int, limits: KvLimits) -> KvPlan:
-    """Divides the bytes of the KV pool among the model's groups and says what fits.
+    """Divides the bytes of the KV pool among the groups of a model; see `plan_groups`."""
+    return plan_groups(geometry.groups, kv_bytes, limits)
+
+
+def plan_groups(groups: tuple[KvGroup, ...], kv_bytes: int, limits: KvLimits) -> KvPlan:
+    """Divides the bytes of the KV pool among groups, those that see furthest first, and says what fits.
 
     More bytes never mean fewer blocks of any group. The rule of division is explained at `_divide`.
 
     Raises:
         CapacityError: the bytes do not hold one block of each group.
     """
-    groups = geometry.groups
     sizes = tuple(limits.block_bytes(group) for group in groups)
     if kv_bytes < sum(sizes):
         raise CapacityError(
@@ -191,7 +195,7 @@ def _divide(groups: tuple[KvGroup, ...], budget: int, limits: KvLimits) -> tuple
     if len(groups) == 1:
         return (budget // sizes[0],)
     enough = limits.peak(groups[0], limits.model_tokens_max)
-    lead = _largest(1, enough, lambda lead: _cost(_lean(groups, lead, limits), sizes) <= budget)
+    lead = largest(1, enough, lambda lead: _cost(_lean(groups, lead, limits), sizes) <= budget)
     lean = _lean(groups, lead, limits)
     if lead < enough:
         return lean
@@ -201,9 +205,9 @@ def _divide(groups: tuple[KvGroup, ...], budget: int, limits: KvLimits) -> tuple
         def grown(extra: int) -> tuple[int, ...]:
             return tuple(min(least + extra, most) for least, most in zip(lean, generous, strict=True))
 
-        return grown(_largest(0, max(generous), lambda extra: _cost(grown(extra), sizes) <= budget))
+        return grown(largest(0, max(generous), lambda extra: _cost(grown(extra), sizes) <= budget))
     most = budget // sizes[0]
-    lead = _largest(enough, most, lambda lead: _cost(_generous(groups, lead, limits), sizes) <= budget)
+    lead = largest(enough, most, lambda lead: _cost(_generous(groups, lead, limits), sizes) <= budget)
     return _generous(groups, lead, limits)
 
 
@@ -246,14 +250,6 @@ def _longest_request(groups: tuple[KvGroup, ...], blocks: tuple[int, ...], limit
         if limits.peak(group, most) > have:
             most = Tokens(min(most, have * limits.block_tokens))
     return most
-
-
-def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
-    """The largest number in [low, high] that fits, given that low does and that none fits above one that does not."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
 
 
 def _cost(blocks: tuple[int, ...], sizes: tuple[Bytes, ...]) -> int:
