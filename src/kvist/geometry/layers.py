@@ -108,8 +108,9 @@ class ModelLayers:
         vocab_size: number of token ids.
         positions_max: longest sequence that the configuration allows.
         dtype: of the weights as stored.
-        weight_bits: bits per weight, on average over all parameters, scales and what is left in the dtype included,
-            where a quantisation is named or the weights' bytes are known; None: those of the dtype.
+        weight_bits: bits per weight outside of the embeddings, on average, scales and what stays in the dtype
+            included, where the configuration names a quantisation; bits per weight of the whole where the stored
+            bytes are known; None: those of the dtype.
         parameters: counted from the configuration.
     """
 

@@ -60,7 +60,8 @@ def model_layers(config: Mapping[str, object], *, weights: Bytes | None = None) 
 
     Args:
         config: the file's content, as a JSON parser gives it.
-        weights: bytes of the stored weights where they are known; then the configuration's quantisation goes unread.
+        weights: bytes of the stored weights where they are known; then the configuration's quantisation goes unread,
+            and may be one that is not known here.
 
     Raises:
         ModelError: the family or its quantisation is not known, or a field is missing, of the wrong type, out of
@@ -121,7 +122,11 @@ def _read(outer: Fields, fields: Fields, weights: Bytes | None) -> ModelLayers:
         vocab_size=vocab_size,
         positions_max=Tokens(description.sizes.positions),
         dtype=dtype,
-        weight_bits=_weight_bits((outer, fields), description, parameters, dtype, weights),
+        weight_bits=(
+            _weight_bits((outer, fields), description, parameters, dtype)
+            if weights is None
+            else _bits_stored(weights, parameters)
+        ),
         parameters=parameters,
     )
 
@@ -149,23 +154,21 @@ def _dtype(outer: Fields, fields: Fields) -> Dtype:
     return dtype_unsaid(holder) or read_dtype(holder)
 
 
+def _bits_stored(weights: Bytes, parameters: Parameters) -> float:
+    """Bits per weight of stored files, which do not tell the embeddings' apart."""
+    if weights <= 0:
+        raise ModelError(f"the weights take {show(weights)} bytes; they must take at least 1")
+    return 8 * weights / parameters.total
+
+
 def _weight_bits(
-    both: tuple[Fields, Fields],
-    description: Description,
-    parameters: Parameters,
-    dtype: Dtype,
-    weights: Bytes | None,
+    both: tuple[Fields, Fields], description: Description, parameters: Parameters, dtype: Dtype
 ) -> float | None:
-    """Bits per weight over the whole model: as the files are large, or as the quantisation says."""
-    if weights is not None:
-        if weights <= 0:
-            raise ModelError(f"the weights take {show(weights)} bytes; they must take at least 1")
-        return 8 * weights / parameters.total
+    """Bits per weight outside of the embeddings, as the quantisation says."""
     holder = next((each for each in both if each.is_set("quantization_config")), both[0])
     bits = quantised_bits(holder)
     if bits is None:
         return None
-    inner = parameters.total - parameters.embedding
-    chosen_among = description.weights.experts
+    inner, chosen_among = parameters.total - parameters.embedding, description.weights.experts
     quantised = chosen_among if chosen_among and only_experts_quantised(holder) else inner
-    return mean_bits(bits, dtype, quantised=quantised, total=parameters.total)
+    return mean_bits(bits, dtype, quantised=quantised, total=inner)
