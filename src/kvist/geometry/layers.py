@@ -109,8 +109,7 @@ class ModelLayers:
         positions_max: longest sequence that the configuration allows.
         dtype: of the weights as stored.
         weight_bits: bits per weight outside of the embeddings, on average, scales and what stays in the dtype
-            included, where the configuration names a quantisation; bits per weight of the whole where the stored
-            bytes are known; None: those of the dtype.
+            included, where the configuration names a quantisation that was read; None: those of the dtype.
         parameters: counted from the configuration.
     """
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from kvist.base.errors import ModelError
-from kvist.base.units import Bytes, Tokens
+from kvist.base.units import Tokens
 from kvist.geometry.config import read_dtype, refuse_what_is_not_decoded_causally
 from kvist.geometry.families.dense import DENSE
 from kvist.geometry.families.latent import LATENT
@@ -55,13 +55,13 @@ WRAPPINGS = {
 """Model types of configurations that hold another, and what that one is."""
 
 
-def model_layers(config: Mapping[str, object], *, weights: Bytes | None = None) -> ModelLayers:
+def model_layers(config: Mapping[str, object], *, weights_known: bool = False) -> ModelLayers:
     """Reads what planning needs from a model's parsed `config.json`.
 
     Args:
         config: the file's content, as a JSON parser gives it.
-        weights: bytes of the stored weights where they are known; then the configuration's quantisation goes unread,
-            and may be one that is not known here.
+        weights_known: whether the caller knows how many bytes the weights take; then the configuration's
+            quantisation goes unread, and may be one that is not known here.
 
     Raises:
         ModelError: the family or its quantisation is not known, or a field is missing, of the wrong type, out of
@@ -72,24 +72,21 @@ def model_layers(config: Mapping[str, object], *, weights: Bytes | None = None) 
     outer = Fields(values=config, source="config.json")
     outer.require(["model_type"], "every model")
     wrapping = WRAPPINGS.get(outer.text("model_type"))
-    return _read(outer, outer if wrapping is None else _inner(outer, wrapping), weights)
+    return _read(outer, outer if wrapping is None else _inner(outer, wrapping), weights_known=weights_known)
 
 
-def model_layers_from_gguf(
-    metadata: Mapping[str, object], *, tensor_names: Collection[str], weights: Bytes
-) -> ModelLayers:
-    """Reads what planning needs from a GGUF file's metadata.
+def model_layers_from_gguf(metadata: Mapping[str, object], *, tensor_names: Collection[str]) -> ModelLayers:
+    """Reads what planning needs from a GGUF file's metadata; how many bytes its weights take, its tensors tell.
 
     Args:
         metadata: values by key, as plain Python values (integers, floats, strings, booleans, lists).
         tensor_names: names of all tensors in the file.
-        weights: bytes of all tensors together.
 
     Raises:
         ModelError: as `model_layers`.
     """
     fields = fields_from_gguf(metadata, tensor_names=tensor_names)
-    return _read(fields, fields, weights)
+    return _read(fields, fields, weights_known=True)
 
 
 def _inner(outer: Fields, wrapping: _Wrapping) -> Fields:
@@ -99,7 +96,7 @@ def _inner(outer: Fields, wrapping: _Wrapping) -> Fields:
     return Fields(values=values, source=inner.source, prefix=inner.prefix)
 
 
-def _read(outer: Fields, fields: Fields, weights: Bytes | None) -> ModelLayers:
+def _read(outer: Fields, fields: Fields, *, weights_known: bool) -> ModelLayers:
     model_type = fields.text("model_type")
     if model_type not in FAMILIES:
         known = ", ".join(sorted({*FAMILIES, *WRAPPINGS}))
@@ -122,11 +119,7 @@ def _read(outer: Fields, fields: Fields, weights: Bytes | None) -> ModelLayers:
         vocab_size=vocab_size,
         positions_max=Tokens(description.sizes.positions),
         dtype=dtype,
-        weight_bits=(
-            _weight_bits((outer, fields), description, parameters, dtype)
-            if weights is None
-            else _bits_stored(weights, parameters)
-        ),
+        weight_bits=None if weights_known else _weight_bits((outer, fields), description, parameters, dtype),
         parameters=parameters,
     )
 
@@ -152,13 +145,6 @@ def _dtype(outer: Fields, fields: Fields) -> Dtype:
     told = any(fields.is_set(key) for key in ("dtype", "torch_dtype"))
     holder = fields if told else outer
     return dtype_unsaid(holder) or read_dtype(holder)
-
-
-def _bits_stored(weights: Bytes, parameters: Parameters) -> float:
-    """Bits per weight of stored files, which do not tell the embeddings' apart."""
-    if weights <= 0:
-        raise ModelError(f"the weights take {show(weights)} bytes; they must take at least 1")
-    return 8 * weights / parameters.total
 
 
 def _weight_bits(

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from kvist.base.errors import ModelError
-from kvist.base.units import Bytes
 from kvist.geometry.config import geometry_from_config
 from kvist.geometry.layers import AttentionLayer, ModelLayers, storing
 from kvist.geometry.published import FAMILIES, WRAPPINGS, model_layers, model_layers_from_gguf
@@ -188,9 +187,7 @@ def test_scales_and_what_is_left_alone_count_among_the_bits() -> None:
 
 def test_a_quantisation_is_not_read_where_the_weights_bytes_are_known() -> None:
     unknown = LLAMA_8B | {"quantization_config": {"quant_method": "of tomorrow"}}
-    assert model_layers(unknown, weights=Bytes(8_030_261_248)).weight_bits == 8.0
-    with pytest.raises(ModelError, match="the weights take 0 bytes"):
-        model_layers(unknown, weights=Bytes(0))
+    assert model_layers(unknown, weights_known=True) == model_layers(LLAMA_8B)
     with pytest.raises(ModelError, match="'of tomorrow' is not known; known are fp8"):
         model_layers(unknown)
 
@@ -229,7 +226,7 @@ def gguf(**changes: Any) -> ModelLayers:
         "llama.attention.head_count_kv": 2,
     }
     names = ["output.weight", "rope_freqs.weight"]
-    return model_layers_from_gguf(metadata | changes, tensor_names=names, weights=Bytes(50_000))
+    return model_layers_from_gguf(metadata | changes, tensor_names=names)
 
 
 def test_a_gguf_is_read_though_tensors_scale_its_positions() -> None:
@@ -241,7 +238,7 @@ def test_a_gguf_is_read_though_tensors_scale_its_positions() -> None:
         | {"vocab_size": 300, "num_key_value_heads": 2}
     )
     assert model.parameters == as_config.parameters
-    assert model.weight_bits == 8 * 50_000 / model.parameters.total
+    assert model.weight_bits is None
 
 
 @pytest.mark.parametrize("value", [None, [], "config", 3, [("model_type", "llama")]])
