@@ -7,7 +7,7 @@ the metadata leaves to the tensors (biases, tied embeddings) is told by their na
 
 from collections.abc import Collection, Mapping
 
-from kvist.geometry.fields import Fields
+from kvist.geometry.fields import Fields, show
 from kvist.geometry.gguf_metadata import GgufReader, gguf_reader, translated_sizes
 
 _MODEL_TYPES = {
@@ -90,6 +90,8 @@ def _latent_sizes(reader: GgufReader) -> Fields:
     sizes = translated_sizes(plain, "deepseek_v2")
     values = dict(sizes.values) | {"v_head_dim": reader.get(of_values)}
     if isinstance(whole, int) and isinstance(rotated, int):
+        if whole <= rotated:
+            raise reader.fail(suffix, f"more than {reader.key('rope.dimension_count')}, which is {show(rotated)}")
         values["qk_nope_head_dim"] = whole - rotated
     names = {"v_head_dim": reader.key(of_values), "qk_nope_head_dim": reader.key(suffix)}
     return Fields(values=values, source=sizes.source, names=dict(sizes.names) | names)

@@ -52,6 +52,34 @@ def test_gemma_three_slides_in_all_layers_but_each_nth() -> None:
     assert rule(of(sliding_window=5, sliding_window_pattern=1, layer_types=[S, S]), 2) == (5, 5)
 
 
+def test_others_slide_in_all_layers_but_each_nth_of_their_own() -> None:
+    assert windows.all_but_each(2, window=128)(of(sliding_window_pattern=3), 4) == (128, None, 128, None)
+    assert windows.all_but_each(5, window=512)(of(sliding_window=9, layer_types=[F, S]), 2) == (None, 9)
+    rule = windows.all_but_each(4, nth_key="sliding_window_pattern")
+    assert rule(of(), 4) == (4096, 4096, 4096, None)
+    assert rule(of(sliding_window_pattern=2), 4) == (4096, None, 4096, None)
+
+
+def test_mixtures_of_qwen_slide_only_if_they_say_so() -> None:
+    rule = windows.everywhere_if_used
+    assert rule(of(sliding_window=8), 2) == (None, None)
+    assert rule(of(sliding_window=8, use_sliding_window=True), 2) == (8, 8)
+    assert rule(of(sliding_window=None, use_sliding_window=True), 2) == (None, None)
+    rule = windows.every_other_up_to_some_layer
+    assert rule(of(sliding_window=8), 4) == (None,) * 4
+    assert rule(of(sliding_window=8, use_sliding_window=True), 4) == (8, None, 8, None)
+    assert rule(of(sliding_window=8, use_sliding_window=True, max_window_layers=1), 4) == (8, None, None, None)
+
+
+def test_kinds_of_layers_are_those_that_a_family_knows() -> None:
+    kinds = ("conv", F)
+    assert windows.layer_kinds(of(layer_types=["conv", F]), 2, kinds) == ("conv", F)
+    assert windows.layer_kinds(of(), 2, kinds) == windows.layer_kinds(of(layer_types=None), 2, kinds) == ()
+    for wrong in ([S, F], ["conv"], ["conv", F, F], ["conv", 1], ["conv", ["conv"]]):
+        with pytest.raises(ModelError, match="it must be a list of 2 items, each one of conv, full_attention"):
+            windows.layer_kinds(of(layer_types=wrong), 2, kinds)
+
+
 def test_smollm_slides_where_nothing_rotates_if_it_says_so() -> None:
     rule = windows.where_nothing_rotates
     assert rule(of(sliding_window=8), 4) == (None,) * 4
