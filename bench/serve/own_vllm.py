@@ -97,6 +97,8 @@ def own_vllm(model: str, tiers: Sequence[str] = (), flags: Sequence[str] = ()) -
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # the server's; it has `/reset_prefix_cache` only then
     server = OwnVllm(command, "Application startup complete", f"http://127.0.0.1:{port}")
     try:
+        with httpx.Client(transport=httpx.HTTPTransport(retries=6)) as client:
+            client.get(f"{server.url}/health")  # it listens only shortly after saying that it has started
         yield server
     finally:
         server.stop()

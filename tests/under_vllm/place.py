@@ -3,12 +3,29 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvist.tiers.faulty import seeded
 from real.redis import RedisProcess
 
 TIERS = ("dram", "disk", "pool")
 
 RECORDING = "recording"
 """The setting, beside Kvist's, that says where calls are written down."""
+
+_KINDS_OF_FAULT = 10
+"""That a tier which is told to fail has; the last of them is to be late."""
+
+_RARELY = 500
+
+
+def late_read(delay_s: float) -> str:
+    """Faults of a tier whose first read is so late, and to which nothing else happens for a long time."""
+    for seed in range(10**6):
+        plan = seeded(seed, list(range(_KINDS_OF_FAULT)), one_in=_RARELY)
+        verbs = ("read", "find", "write", "delete", "keep", "entries")
+        struck = {(verb, number): plan(verb, number) for verb in verbs for number in range(40)}
+        if struck.pop(("read", 0)) == _KINDS_OF_FAULT - 1 and set(struck.values()) == {None}:
+            return f"one_in = {_RARELY}, seed = {seed}, delay_s = {delay_s}"
+    raise AssertionError("no seed does that")
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,7 @@ class VllmServer:
         if not (self._settled.wait(START_S) and self._serves):
             self.kill()
             raise AssertionError(f"vLLM did not start: {self.output()}")
+        self.until(self._answers, "it did not listen")
 
     def __enter__(self) -> Self:
         return self
@@ -222,6 +223,13 @@ class VllmServer:
         self.process.wait()
         self._reader.join()
         self._client.close()
+
+    def _answers(self) -> bool:
+        """Whether it listens, which it does only shortly after saying that it has started."""
+        try:
+            return self._client.get("/health").status_code == httpx.codes.OK
+        except httpx.ConnectError:
+            return False
 
     def _read(self) -> None:
         assert self.process.stdout is not None

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from under_vllm.conftest import Tokens
-from under_vllm.place import TIERS, Place
+from under_vllm.place import TIERS, Place, late_read
 from under_vllm.server import Answer, Metrics, Prompt, VllmServer, VllmSettings
 from under_vllm.talk import check_near, forget, settled
 
@@ -109,7 +109,7 @@ def test_killed_during_stores_and_during_loads(settings: Callable[..., VllmSetti
     stored = 'kvist_tier_blocks_total{event="stored",tier="disk"}'
     with VllmServer(settings("disk", disk="killed")) as first:
         kill_while(first, prompts, lambda found: found.get(stored, 0.0) > 0)
-    with VllmServer(settings("disk", disk="killed", faults="one_in = 1, seed = 1, delay_s = 5.0")) as second:
+    with VllmServer(settings("disk", disk="killed", faults=late_read(60.0))) as second:
         kill_while(second, prompts, lambda found: found.get("kvist_loads_running", 0.0) > 0)
     with VllmServer(settings("disk", disk="killed")) as third:
         answers = third.ask_all(prompts)

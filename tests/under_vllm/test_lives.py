@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kvist.tiers.faulty import seeded
 from under_vllm.conftest import Tokens
-from under_vllm.place import Place
+from under_vllm.place import Place, late_read
 from under_vllm.server import Answer, Prompt, VllmServer, VllmSettings
 from under_vllm.talk import check_same, forget, settled
 
 NAME = "smollm2"
-KINDS_OF_FAULT = 10
-"""That a tier which is told to fail has; the last of them is to be late."""
 
 
 @dataclass(frozen=True)
@@ -44,57 +41,47 @@ def server_with(model: Path, kvist: dict[str, object], dtype: str = "bfloat16") 
     return VllmServer(VllmSettings(model=model, kvist=kvist, dtype=dtype))
 
 
-def seed_of_a_late_read(one_in: int) -> int:
-    """With it the first read of a tier is late, and only that."""
-    for seed in range(10**6):
-        plan = seeded(seed, list(range(KINDS_OF_FAULT)), one_in=one_in)
-        struck = {(verb, number): plan(verb, number) for verb in ("read", "find", "write") for number in range(40)}
-        if struck.pop(("read", 0)) == KINDS_OF_FAULT - 1 and set(struck.values()) == {None}:
-            return seed
-    raise AssertionError("no seed does that")
+class TestOnDisk:
+    """One server, which is gone before others use its directory."""
 
+    @pytest.fixture(scope="class")
+    def on_disk(self, left: Left, model: Callable[[str], Path], place: Place) -> Iterator[VllmServer]:
+        with server_with(model(NAME), place.kvist("disk")) as server:
+            yield server
 
-@pytest.fixture(scope="module")
-def on_disk(left: Left, model: Callable[[str], Path], place: Place) -> Iterator[VllmServer]:
-    with server_with(model(NAME), place.kvist("disk")) as server:
-        yield server
+    def test_a_disk_starts_the_next_life_warm(self, left: Left, on_disk: VllmServer) -> None:
+        check_same([on_disk.ask(prompt) for prompt in left.prompts], left.warm)
+        metrics = settled(on_disk)
+        assert metrics['vllm:prompt_tokens_cached_by_source_total{source="disk"}'] == sum(
+            answer.cached_tokens for answer in left.warm
+        )
 
+    def test_a_salt_is_a_tenant_of_its_own(self, left: Left, on_disk: VllmServer) -> None:
+        on_disk.reset()
+        for salt in ("one", "another"):
+            check_same([on_disk.ask(prompt, cache_salt=salt) for prompt in left.prompts[:2]], left.cold[:2])
+            forget(on_disk)
+        check_same([on_disk.ask(prompt, cache_salt="one") for prompt in left.prompts[:2]], left.warm[:2])
 
-def test_a_disk_starts_the_next_life_warm(left: Left, on_disk: VllmServer) -> None:
-    check_same([on_disk.ask(prompt) for prompt in left.prompts], left.warm)
-    metrics = settled(on_disk)
-    assert metrics['vllm:prompt_tokens_cached_by_source_total{source="disk"}'] == sum(
-        answer.cached_tokens for answer in left.warm
-    )
-
-
-def test_a_salt_is_a_tenant_of_its_own(left: Left, on_disk: VllmServer) -> None:
-    on_disk.reset()
-    for salt in ("one", "another"):
-        check_same([on_disk.ask(prompt, cache_salt=salt) for prompt in left.prompts[:2]], left.cold[:2])
+    def test_damage_on_the_disk_is_computed_instead(self, left: Left, on_disk: VllmServer, place: Place) -> None:
         forget(on_disk)
-    check_same([on_disk.ask(prompt, cache_salt="one") for prompt in left.prompts[:2]], left.warm[:2])
-
-
-def test_damage_on_the_disk_is_computed_instead(left: Left, on_disk: VllmServer, place: Place) -> None:
-    forget(on_disk)
-    before = settled(on_disk)
-    for segment in place.disk().glob("segment-*"):
-        content = bytearray(segment.read_bytes())
-        for at in range(2048, len(content), 4096):
-            content[at] ^= 0x10
-        with segment.open("r+b") as file:
-            file.write(content)
-    answers = [on_disk.ask(prompt) for prompt in left.prompts]
-    assert [answer.tokens for answer in answers] == [answer.tokens for answer in left.cold]
-    after = settled(on_disk)
-    quarantined = 'kvist_tier_blocks_total{event="quarantined",tier="disk"}'
-    assert after.get(quarantined, 0.0) > before.get(quarantined, 0.0)
-    assert after['kvist_loads_total{outcome="failed"}'] > before.get('kvist_loads_total{outcome="failed"}', 0.0)
-    assert after["kvist_connector_detached"] == 0
-    # What was computed instead has replaced it.
-    on_disk.reset()
-    check_same([on_disk.ask(prompt) for prompt in left.prompts], left.warm)
+        before = settled(on_disk)
+        for segment in place.disk().glob("segment-*"):
+            content = bytearray(segment.read_bytes())
+            for at in range(2048, len(content), 4096):
+                content[at] ^= 0x10
+            with segment.open("r+b") as file:
+                file.write(content)
+        answers = [on_disk.ask(prompt) for prompt in left.prompts]
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in left.cold]
+        after = settled(on_disk)
+        quarantined = 'kvist_tier_blocks_total{event="quarantined",tier="disk"}'
+        assert after.get(quarantined, 0.0) > before.get(quarantined, 0.0)
+        assert after['kvist_loads_total{outcome="failed"}'] > before.get('kvist_loads_total{outcome="failed"}', 0.0)
+        assert after["kvist_connector_detached"] == 0
+        # What was computed instead has replaced it.
+        on_disk.reset()
+        check_same([on_disk.ask(prompt) for prompt in left.prompts], left.warm)
 
 
 def test_a_pool_starts_another_host_warm(left: Left, model: Callable[[str], Path], place: Place) -> None:
@@ -105,8 +92,7 @@ def test_a_pool_starts_another_host_warm(left: Left, model: Callable[[str], Path
 
 
 def test_what_does_not_come_in_time_is_computed(left: Left, model: Callable[[str], Path], place: Place) -> None:
-    faults = f"one_in = 500, seed = {seed_of_a_late_read(500)}, delay_s = 60.0"
-    with server_with(model(NAME), place.kvist("disk", faults=faults)) as server:
+    with server_with(model(NAME), place.kvist("disk", faults=late_read(20.0))) as server:
         answer = server.ask(left.prompts[0], cache_salt="in time")
         assert answer.tokens == left.cold[0].tokens
         forget(server)
