@@ -8,22 +8,23 @@ a name           the published configuration in the catalogue
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvist.app.catalogue_data import unknown
-from kvist.app.published_models import published_config, published_models
+from kvist.app.published_models import PublishedModel, published, published_models
 from kvist.app.safetensors_check import INDEX, SINGLE, check_weights
 from kvist.base.errors import ModelError
 from kvist.base.units import Bytes
 from kvist.engine.backends.gguf_header import read_header
-from kvist.geometry.fields import show
+from kvist.geometry.fields import Fields, show
 from kvist.geometry.layers import ModelLayers
 from kvist.geometry.published import model_layers, model_layers_from_gguf
 
 _CONFIG = "config.json"
 _CONFIG_BYTES_MAX = 16 * 2**20
 _GGUF_MAGIC = b"GGUF"
+_STATE_DTYPE = "mamba_ssm_dtype"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +32,19 @@ class PlannedModel:
     """A model to plan for.
 
     Attributes:
-        name: as it is called in what is shown, and on command lines.
+        name: as it is called in what is shown.
+        given: as engines are to be told it; own: as Kvist's own is.
         layers: what every layer keeps, and what the weights are.
+        state_dtype: of recurrent states, where the configuration says it; None: that of the weights.
         weights_bytes: of the files that hold them; None: there are none here, and they are counted.
         weights_from: where that figure is from, in words.
     """
 
     name: str
+    given: str
+    own: str
     layers: ModelLayers
+    state_dtype: str | None
     weights_bytes: Bytes | None
     weights_from: str
 
@@ -54,9 +60,9 @@ def planned_model(given: str, *, weights: Bytes | None = None) -> PlannedModel:
         ModelError: it is not here, damaged, or of a family that is not known.
         ConfigError: there is no such name in the catalogue.
     """
-    config = published_config(given)
-    if config is not None:
-        return _from_config(config, given, weights, "counted" if weights is None else "given")
+    known = published(given)
+    if known is not None:
+        return _from_catalogue(known, given, weights)
     try:
         path = Path(given).expanduser()
         is_directory, is_file = bool(given) and path.is_dir(), path.is_file()
@@ -73,15 +79,21 @@ def planned_model(given: str, *, weights: Bytes | None = None) -> PlannedModel:
     raise unknown("file, directory or model", given, list(published_models()), remedy)
 
 
+def _from_catalogue(known: PublishedModel, given: str, weights: Bytes | None) -> PlannedModel:
+    found = _from_config(known.config, weights, "counted" if weights is None else "given")
+    return replace(found, name=given, given=known.repo, own=known.also[0] if known.also else "DIR")
+
+
 def _from_directory(directory: Path, weights: Bytes | None) -> PlannedModel:
     if not (directory / _CONFIG).exists():
         raise ModelError(f"{directory} is no model: it has no {_CONFIG}")
     config = _parsed(directory / _CONFIG)
-    name = directory.resolve().name
     if weights is not None:
-        return _from_config(config, name, weights, "given")
-    found = _stored(directory)
-    return _from_config(config, name, found, "counted" if found is None else "the files")
+        found = _from_config(config, weights, "given")
+    else:
+        stored = _stored(directory)
+        found = _from_config(config, stored, "counted" if stored is None else "the files")
+    return _named(found, directory)
 
 
 def _stored(directory: Path) -> Bytes | None:
@@ -102,8 +114,8 @@ def _from_file(path: Path, weights: Bytes | None) -> PlannedModel:
         raise ModelError(f"{path} can not be read: {error.strerror or error}") from error
     if is_gguf or path.suffix.lower() == ".gguf":
         return _from_gguf(path, weights)
-    name = path.resolve().parent.name if path.name == _CONFIG else path.stem
-    return _from_config(_parsed(path), name, weights, "counted" if weights is None else "given")
+    found = _from_config(_parsed(path), weights, "counted" if weights is None else "given")
+    return _named(found, path.parent if path.name == _CONFIG else path.with_suffix(""))
 
 
 def _from_gguf(path: Path, weights: Bytes | None) -> PlannedModel:
@@ -113,17 +125,40 @@ def _from_gguf(path: Path, weights: Bytes | None) -> PlannedModel:
         raise ModelError(f"{path} is one of {parts} parts; say how large all weights are with --weights")
     stored = Bytes(sum(tensor.size for tensor in header.tensors.values())) if weights is None else weights
     layers = model_layers_from_gguf(header.fields, tensor_names=header.tensors)
-    return PlannedModel(
-        name=path.stem,
+    found = PlannedModel(
+        name="",
+        given="",
+        own="",
         layers=layers,
+        state_dtype=None,
         weights_bytes=stored,
         weights_from="the file" if weights is None else "given",
     )
+    return replace(_named(found, path), name=path.stem)
 
 
-def _from_config(config: Mapping[str, object], name: str, weights: Bytes | None, weights_from: str) -> PlannedModel:
-    layers = model_layers(config, weights_known=weights is not None)
-    return PlannedModel(name=name, layers=layers, weights_bytes=weights, weights_from=weights_from)
+def _from_config(config: Mapping[str, object], weights: Bytes | None, weights_from: str) -> PlannedModel:
+    return PlannedModel(
+        name="",
+        given="",
+        own="",
+        layers=model_layers(config, weights_known=weights is not None),
+        state_dtype=_state_dtype(Fields(values=config, source=_CONFIG)),
+        weights_bytes=weights,
+        weights_from=weights_from,
+    )
+
+
+def _state_dtype(fields: Fields) -> str | None:
+    """What the configuration, or the language model's within it, says of recurrent states."""
+    for each in (fields.nested("text_config"), fields):
+        if each.is_set(_STATE_DTYPE):
+            return each.text(_STATE_DTYPE)
+    return None
+
+
+def _named(model: PlannedModel, path: Path) -> PlannedModel:
+    return replace(model, name=path.resolve().name, given=str(path), own=str(path))
 
 
 def _parsed(path: Path) -> Mapping[str, object]:

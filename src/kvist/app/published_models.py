@@ -1,6 +1,5 @@
 """The published configurations of the catalogue, by name."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
@@ -14,10 +13,12 @@ class PublishedModel(Entry):
     """One entry of the file.
 
     Attributes:
+        repo: what engines call it.
         also: other names of it.
         config: the fields of its `config.json` that planning reads.
     """
 
+    repo: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
     also: tuple[str, ...] = ()
     config: Annotated[dict[str, object], Field(min_length=1)]
 
@@ -27,10 +28,8 @@ def published_models() -> dict[str, PublishedModel]:
     return TypeAdapter(dict[str, PublishedModel]).validate_python(tables(_FILE))
 
 
-def published_config(name: str) -> Mapping[str, object] | None:
-    """The configuration of a model by one of its names; capitals make no difference. None: the catalogue has none."""
+def published(name: str) -> PublishedModel | None:
+    """A model by one of its names; capitals make no difference. None: the catalogue has none such."""
     plain = name.lower()
-    for first, model in published_models().items():
-        if plain == first or plain in model.also:
-            return model.config
-    return None
+    known = published_models().items()
+    return next((model for first, model in known if plain == first or plain in model.also), None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import kvist
 from kvist.base.errors import CapacityError, ConfigError, KvistError
-from kvist.cli import bench, cache, doctor, fetch, serve
+from kvist.cli import bench, cache, doctor, fetch, plan, serve
 
 
 class _Parser(argparse.ArgumentParser):
@@ -25,8 +25,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands and their flags."""
     parser = _Parser(prog="kvist", description="Keeps the KV cache of LLM inference alive and useful.")
     parser.add_argument("--version", action="version", version=f"kvist {kvist.__version__}")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="{serve,cache,doctor,fetch,bench}")
-    for command in (serve, cache, doctor, fetch, bench):
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="{plan,serve,cache,doctor,fetch,bench}")
+    for command in (plan, serve, cache, doctor, fetch, bench):
         command.add_parser(subparsers)
     return parser
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kvist.app.catalogue import CATALOGUE
-from kvist.app.published_models import published_config, published_models
+from kvist.app.published_models import published, published_models
 from kvist.geometry.published import model_layers
 
 # Billions of parameters, from the names and cards of the models; counted to the second decimal where cards do.
@@ -47,8 +47,9 @@ def test_every_source_says_where_and_what(name: str) -> None:
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_models_that_can_be_fetched_have_the_same_names_here(name: str) -> None:
     """And what their own files say is what is published."""
-    config = published_config(name)
-    assert config is not None
+    model = published(name)
+    assert model is not None
+    config = model.config
     plain = {key: value for key, value in CATALOGUE[name].facts.items() if key in config}
     assert len(plain) >= 6
     assert plain == {key: config[key] for key in plain}
@@ -56,9 +57,9 @@ def test_models_that_can_be_fetched_have_the_same_names_here(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["LLAMA-3.1-8B", "SmolLM2"])
 def test_capitals_make_no_difference(name: str) -> None:
-    assert published_config(name) == published_config(name.lower()) is not None
+    assert published(name) == published(name.lower()) is not None
 
 
 @pytest.mark.parametrize("name", ["", "llama", "llama-3.1-8b ", "../models", "\0"])
-def test_other_names_have_no_configuration(name: str) -> None:
-    assert published_config(name) is None
+def test_there_is_nothing_by_other_names(name: str) -> None:
+    assert published(name) is None
