@@ -23,7 +23,7 @@ PROMISED = {
 
 
 def about(**rest: object) -> Answer:
-    return answered(Ask(**{"model": "gemma-3-4b", "gpu": GpuAsk(name="l4"), **rest}))  # type: ignore[arg-type]
+    return answered(Ask(**{"model": "gemma-3-4b", "gpu": GpuAsk(name="l4"), **rest}))  # type: ignore[arg-type]  # tests say which
 
 
 def test_everything_promised_is_there_and_is_json() -> None:

@@ -59,7 +59,7 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_help_names_every_command() -> None:
     shown = build_parser().format_help()
-    for command in ("serve", "fetch", "bench"):
+    for command in ("plan", "serve", "fetch", "bench"):
         assert command in shown
 
 
