@@ -86,6 +86,10 @@ def model_config(**changed: object) -> Foreign:
         "hf_config": Configured(),
         "dtype": "torch.bfloat16",
         "quantization": None,
+        "quantization_config": None,
+        "multimodal_config": None,
+        "trust_remote_code": False,
+        "code_revision": None,
         "max_model_len": 8192,
     }
     return SimpleNamespace(**given | changed)
@@ -100,10 +104,11 @@ def vllm_config(**changed: object) -> Foreign:
         "cache_config": SimpleNamespace(cache_dtype="auto", prefix_caching_hash_algo="sha256"),
         "parallel_config": SimpleNamespace(**parallel),
         "kv_transfer_config": SimpleNamespace(**transfer),
-        "load_config": SimpleNamespace(load_format="auto"),
+        "load_config": SimpleNamespace(load_format="auto", download_dir=None),
         "scheduler_config": SimpleNamespace(max_num_batched_tokens=2048),
         "device_config": SimpleNamespace(device_type="cpu"),
         "speculative_config": None,
+        "lora_config": None,
         "max_concurrent_batches": 1,
         "compilation_config": SimpleNamespace(static_forward_context={"layer.0": SimpleNamespace(isa="amx")}),
     }

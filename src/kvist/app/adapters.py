@@ -32,7 +32,13 @@ class _Known:
 class Adapters:
     """Digests of adapters, each read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, applied: str = "") -> None:
+        """Starts with none.
+
+        Args:
+            applied: how the engine applies them: one that leaves out parts of an adapter's files computes other KV.
+        """
+        self._applied = applied.encode()
         self._known: dict[tuple[str, str], _Known] = {}
 
     def digest(self, name: str, path: str) -> bytes | None:
@@ -49,7 +55,8 @@ class Adapters:
         if known is None:
             if len(self._known) >= _KNOWN_MAX:
                 return None
-            known = _Known(stamp=stamp, digest=_read(path, stamp))
+            digest = _read(path, stamp)
+            known = _Known(stamp=stamp, digest=None if digest is None else self._as_applied(digest))
             self._known[name, path] = known
             if known.digest is None:
                 _log.warning("adapter %r: its files cannot be read at %r; its requests bypass the cache", name, path)
@@ -59,6 +66,9 @@ class Adapters:
             )
             self._known[name, path] = known = _Known(stamp=stamp, digest=None)
         return known.digest
+
+    def _as_applied(self, digest: bytes) -> bytes:
+        return blake3(b"adapter" + digest + self._applied).digest()
 
 
 def _stamp(path: str) -> Stamp:
@@ -83,4 +93,4 @@ def _read(path: str, stamp: Stamp) -> bytes | None:
     except ModelError:
         return None
     # What changed while it was read may be neither.
-    return blake3(b"adapter" + digest).digest() if _stamp(path) == stamp else None
+    return digest if _stamp(path) == stamp else None

@@ -147,7 +147,7 @@ class Home:
             pool_blocks=engine.setup.pool_blocks,
             steps_overlap=engine.setup.steps_overlap,
         )
-        adapters = Adapters()
+        adapters = Adapters(engine.setup.adapters)
         ports = Ports(
             clock=self._open.clock,
             tenants=Tenants(self._secret),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kvist.app.fabric import STAGING_RECORDS_MIN
-from kvist.app.vllm_weights import weight_files
+from kvist.app.vllm_weights import place_of, weight_files
 from kvist.base.errors import ConfigError
 from kvist.base.units import Tokens
 from kvist.blocks.form import Form
@@ -43,7 +43,7 @@ def expected_prefill(engine: Engine) -> PrefillModel:
     """How long computing should take, from the size of the weights and of attention; a start, until it is measured."""
     setup = engine.setup
     try:
-        parameters = sum(path.stat().st_size for path in weight_files(setup.model, setup.revision)) // 2
+        parameters = sum(path.stat().st_size for path in weight_files(place_of(engine))) // 2
     except (ConfigError, OSError):
         parameters = _PARAMETERS
     work = Work(

@@ -89,3 +89,9 @@ def test_the_number_of_adapters_that_are_remembered_is_bounded(tmp_path: Path) -
     digests = [adapters.digest(str(number), path) for number in range(4097)]
     assert all(digests[:4096])
     assert digests[4096] is None
+
+
+def test_the_same_files_applied_otherwise_are_another_adapter(tmp_path: Path) -> None:
+    path = make(tmp_path / "a")
+    whole, again, part = (Adapters(applied).digest("sql", path) for applied in ("all", "all", "q_proj alone"))
+    assert whole == again != part

@@ -14,8 +14,12 @@ from kvist.blocks.form import FORM_VERSION, Form
 CONTENT_VERSION = 1
 """Of how vLLM lays out keys and values within the content of a token and head: raised where a release changes it."""
 
-_UNRELATED = frozenset({"_name_or_path", "name_or_path", "transformers_version", "architectures_version"})
-"""Fields of a model's configuration that say where it came from."""
+_UNRELATED = frozenset({"_name_or_path", "name_or_path", "transformers_version", "architectures_version", "auto_map"})
+"""Fields of a model's configuration that say where it came from, or its code, which has a fact of its own."""
+
+_ROPE_FIELDS = frozenset({"rope_type", "type"})
+_ROPES_RENAMED: Mapping[object, str] = {"deepseek_yarn": "yarn", "deepseek_llama_scaling": "yarn"}
+"""What vLLM's own code of a model calls a rope once it is loaded, which happens in the scheduler's process or not."""
 
 _ROPES_OF_ANY_LENGTH = frozenset({"default", "linear", "llama3", "mrope", "proportional", "yarn"})
 """Kinds of rope whose angles do not depend on how long sequences may become."""
@@ -42,11 +46,14 @@ class EngineFacts:
         draft: the same of a model that drafts and has KV in the same groups; None: there is none.
         dtype: of weights and activations.
         kv_dtype: as configured; "auto" is that of the weights.
-        quantization: of the weights; None: none.
+        quantization: of the weights, with what the operator said of it; None: none.
+        draft_quantization: the same of the model that drafts.
         position_tokens: how long sequences may become.
         hash_algorithm: how vLLM hashes blocks.
         hash_tokens: tokens per hash.
         groups: those that are stored.
+        media: how images and the like are made ready, where a model takes any.
+        code_revision: of code that came with the model and is used; None: the one there is, or vLLM's own code.
         computed_scales: whether scales of quantised KV come from what was served first, so that no other process has
             the same.
     """
@@ -57,10 +64,13 @@ class EngineFacts:
     dtype: str
     kv_dtype: str
     quantization: str | None
+    draft_quantization: str | None
     position_tokens: int
     hash_algorithm: str
     hash_tokens: int
     groups: tuple[GroupFacts, ...]
+    media: str
+    code_revision: str | None
     computed_scales: bool
 
 
@@ -71,12 +81,14 @@ class Provenance:
     Attributes:
         weights: their digest, or the revision that the operator gave.
         draft_weights: of the model that drafts; empty where there is none.
+        beside: digest of what lies beside the weights and takes part; empty where nothing does.
         epoch: of the weights: in place of what a digest cannot see.
         process: a name that nobody else has, for KV that must not leave the process.
     """
 
     weights: str
     draft_weights: str
+    beside: str
     epoch: str
     process: str
 
@@ -110,6 +122,7 @@ def kv_facts(engine: EngineFacts, provenance: Provenance, records: Records) -> M
         "engine": "vllm",
         "weights": provenance.weights,
         "draft weights": provenance.draft_weights,
+        "beside the weights": provenance.beside,
         "epoch": provenance.epoch,
         "model": config_digest(engine.model),
         "draft": "none" if engine.draft is None else config_digest(engine.draft),
@@ -117,6 +130,9 @@ def kv_facts(engine: EngineFacts, provenance: Provenance, records: Records) -> M
         "kv dtype": engine.kv_dtype,
         "kv scales": provenance.process if engine.computed_scales else "of the weights",
         "quantization": engine.quantization or "none",
+        "draft quantization": engine.draft_quantization or "none",
+        "media": engine.media,
+        "code": engine.code_revision or "as it is",
         "positions": positions_fact(engine),
         "groups": "; ".join(_group(group) for group in engine.groups),
         "layers": json.dumps(records.layers),
@@ -157,7 +173,8 @@ def _plain(value: object, depth: int) -> object:
     if isinstance(value, str | bool | int | float | None):
         return value
     if depth > 0 and isinstance(value, Mapping):
-        return {str(key): _plain(each, depth - 1) for key, each in value.items() if str(key) not in _UNRELATED}
+        kept = ((str(key), each) for key, each in value.items() if str(key) not in _UNRELATED)
+        return {key: _plain(_rope(each) if key in _ROPE_FIELDS else each, depth - 1) for key, each in kept}
     if depth > 0 and isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         return [_plain(each, depth - 1) for each in value]
     if depth > 0 and isinstance(value, set | frozenset):
@@ -174,9 +191,13 @@ def _rope_kinds(config: Mapping[str, object], depth: int = _DEEPEST) -> list[str
         if not isinstance(value, Mapping) or depth == 0:
             continue
         if name in {"rope_scaling", "rope_parameters"}:
-            found += [str(kind) for key in ("rope_type", "type") if (kind := value.get(key)) is not None][:1]
+            found += [str(_rope(kind)) for key in ("rope_type", "type") if (kind := value.get(key)) is not None][:1]
         found += _rope_kinds({"rope_parameters": value} if _is_per_layer(name) else value, depth - 1)
     return found
+
+
+def _rope(kind: object) -> object:
+    return _ROPES_RENAMED.get(kind, kind) if isinstance(kind, str) else kind
 
 
 def _is_per_layer(name: str) -> bool:

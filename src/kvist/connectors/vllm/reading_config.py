@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 from kvist.base.errors import ConfigError
 from kvist.base.units import Tokens
-from kvist.connectors.vllm.facts import EngineFacts, GroupFacts
+from kvist.connectors.vllm.facts import EngineFacts, GroupFacts, config_digest
 from kvist.connectors.vllm.shapes import CANONICAL, EngineGroup
 from kvist.connectors.vllm.versions import minor_release
 
@@ -22,6 +22,12 @@ _STORED = _WINDOWED | _CHUNKED | _FULL
 
 _NO_DRAFT_KV = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Ways to guess tokens without a model."""
+
+_MEDIA = ("mm_processor_kwargs", "mm_encoder_attn_dtype", "mm_encoder_fp8_scale_path", "video_pruning_rate")
+"""What is said for all requests of how media become tokens; vLLM's hashes cover what a request says of it."""
+
+_ADAPTERS = ("lora_dtype", "target_modules", "enable_tower_connector_lora", "enable_moe_shared_loras")
+"""Which parts of an adapter's files are used, and how."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +45,11 @@ class EngineSetup:
 
     Attributes:
         model, draft_model: names or directories; None: nothing drafts, or without KV of its own.
-        revision: of the model on the hub; None: the latest that is here.
+        revision, draft_revision: of the models on the hub; None: the latest that is here.
         load_format: "dummy": weights are random.
+        download_dir: where models of the hub are; None: in its client's cache.
+        runs_code: whether code that came with the model may be used.
+        adapters: how adapters are applied.
         pool_blocks: blocks of the engine.
         batch_tokens: most tokens computed in one step.
         replicas: so many consecutive tensor ranks hold the same heads.
@@ -55,7 +64,11 @@ class EngineSetup:
     model: str
     draft_model: str | None
     revision: str | None
+    draft_revision: str | None
     load_format: str
+    download_dir: str | None
+    runs_code: bool
+    adapters: str
     pool_blocks: int
     batch_tokens: int
     replicas: int
@@ -184,11 +197,14 @@ def engine_facts(
         draft=_draft(vllm_config, _config),
         dtype=str(_read(model, "dtype")).removeprefix("torch."),
         kv_dtype=str(_read(cache, "cache_dtype")),
-        quantization=_text(_read(model, "quantization")),
+        quantization=_quantization(model),
+        draft_quantization=_draft(vllm_config, _quantization),
         position_tokens=_int(model, "max_model_len"),
         hash_algorithm=str(_read(cache, "prefix_caching_hash_algo")),
         hash_tokens=hash_tokens_of(kv_cache_config, groups),
         groups=tuple(each.facts for each in groups),
+        media=_digest(_read(model, "multimodal_config"), _MEDIA),
+        code_revision=_text(_read(model, "code_revision")) if _read(model, "trust_remote_code") else None,
         computed_scales=bool(getattr(cache, "calculate_kv_scales", False)),
     )
 
@@ -200,7 +216,7 @@ def engine_setup(vllm_config: object, kv_cache_config: object) -> EngineSetup:
         ConfigError: tokens of one block are spread over workers, or something is not where this release should have it.
     """
     model, parallel = _read(vllm_config, "model_config"), _read(vllm_config, "parallel_config")
-    transfer = _read(vllm_config, "kv_transfer_config")
+    transfer, load = _read(vllm_config, "kv_transfer_config"), _read(vllm_config, "load_config")
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if (size := _int(parallel, name)) > 1:
             raise ConfigError(f"{name} is {size}: Kvist cannot store blocks whose tokens are spread over workers")
@@ -208,7 +224,11 @@ def engine_setup(vllm_config: object, kv_cache_config: object) -> EngineSetup:
         model=str(_read(model, "model")),
         draft_model=_draft(vllm_config, lambda draft: str(_read(draft, "model"))),
         revision=_text(_read(model, "revision")),
-        load_format=str(_read(_read(vllm_config, "load_config"), "load_format")),
+        draft_revision=_draft(vllm_config, lambda draft: _text(_read(draft, "revision"))),
+        load_format=str(_read(load, "load_format")),
+        download_dir=_text(_read(load, "download_dir")),
+        runs_code=bool(_read(model, "trust_remote_code")),
+        adapters=_digest(_read(vllm_config, "lora_config"), _ADAPTERS),
         pool_blocks=_int(kv_cache_config, "num_blocks"),
         batch_tokens=_int(_read(vllm_config, "scheduler_config"), "max_num_batched_tokens"),
         replicas=_int(kv_cache_config, "kv_tp_replicas"),
@@ -266,6 +286,17 @@ def _draft(vllm_config: object, read: Callable[[object], T]) -> T | None:
         return None
     draft = _read(speculative, "draft_model_config")
     return None if draft is None else read(draft)
+
+
+def _quantization(model: object) -> str | None:
+    """How weights are quantised; what the operator says of single layers counts too."""
+    name, said = _text(_read(model, "quantization")), _read(model, "quantization_config")
+    return name if said is None else f"{name} {config_digest({'said': said})}"
+
+
+def _digest(config: object, names: Iterable[str]) -> str:
+    """Stands for some settings of a part of vLLM's configuration; "none" where that part is not there."""
+    return "none" if config is None else config_digest({name: _read(config, name) for name in names})
 
 
 def _config(model: object) -> Mapping[str, object]:

@@ -28,13 +28,16 @@ ENGINE = EngineFacts(
     dtype="bfloat16",
     kv_dtype="auto",
     quantization=None,
+    draft_quantization=None,
     position_tokens=8192,
     hash_algorithm="sha256",
     hash_tokens=16,
     groups=(GroupFacts(kind="full", window=None, block_tokens=16),),
+    media="none",
+    code_revision=None,
     computed_scales=False,
 )
-WHENCE = Provenance(weights="w", draft_weights="", epoch="0", process="here")
+WHENCE = Provenance(weights="w", draft_weights="", beside="", epoch="0", process="here")
 
 
 def form(*shape: int) -> Form:
@@ -60,6 +63,10 @@ def facts(engine: EngineFacts = ENGINE, whence: Provenance = WHENCE, records: Re
         facts(dataclasses.replace(ENGINE, dtype="float32")),
         facts(dataclasses.replace(ENGINE, kv_dtype="fp8_e4m3")),
         facts(dataclasses.replace(ENGINE, quantization="awq")),
+        facts(dataclasses.replace(ENGINE, draft_quantization="awq")),
+        facts(dataclasses.replace(ENGINE, media="min_pixels")),
+        facts(dataclasses.replace(ENGINE, code_revision="c0ffee")),
+        facts(whence=dataclasses.replace(WHENCE, beside="b")),
         facts(dataclasses.replace(ENGINE, groups=(GroupFacts(kind="full", window=512, block_tokens=16),))),
         facts(dataclasses.replace(ENGINE, groups=(GroupFacts(kind="full", window=None, block_tokens=32),))),
         facts(dataclasses.replace(ENGINE, groups=(GroupFacts(kind="latent", window=None, block_tokens=16),))),
@@ -111,6 +118,19 @@ def test_hashes_that_start_differently_never_meet() -> None:
 def test_the_longest_sequence_does_not_count_for_most_ropes(kind: str) -> None:
     engine = dataclasses.replace(ENGINE, model={"rope_scaling": {"rope_type": kind}})
     assert positions_fact(engine) == "any"
+
+
+def test_a_rope_that_vllm_has_renamed_while_loading_is_the_same() -> None:
+    # Where workers are processes of their own, the scheduler's configuration is as the file has it.
+    def engine(kind: str) -> EngineFacts:
+        return dataclasses.replace(ENGINE, model={"rope_parameters": {"rope_type": kind, "factor": 40}})
+
+    assert facts(engine("deepseek_yarn")) == facts(engine("yarn")) != facts(engine("linear"))
+
+
+def test_code_is_known_by_what_it_is_and_not_by_where_it_came_from() -> None:
+    there, here = ({"auto_map": {"AutoConfig": f"{origin}configuration.C"}, "x": 1} for origin in ("some/model--", ""))
+    assert config_digest(there) == config_digest(here)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,19 @@ from kvist.connectors.vllm.reading_config import (
 )
 from kvist.connectors.vllm.shapes import CANONICAL, EngineGroup
 
+MEDIA = {
+    "mm_processor_kwargs": None,
+    "mm_encoder_attn_dtype": None,
+    "mm_encoder_fp8_scale_path": None,
+    "video_pruning_rate": None,
+}
+ADAPTERS = {
+    "lora_dtype": "torch.bfloat16",
+    "target_modules": None,
+    "enable_tower_connector_lora": False,
+    "enable_moe_shared_loras": False,
+}
+
 
 def facts_of(config: Foreign, *specs: object) -> Foreign:
     kv = kv_cache_config(*map(group, specs or (FullAttentionSpec(),)))
@@ -136,6 +149,51 @@ def test_a_model_that_drafts_counts_if_it_has_kv(method: str, *, drafts: bool) -
     config = vllm_config(speculative_config=SimpleNamespace(method=method, draft_model_config=draft))
     assert facts_of(config).draft == ({"hidden_size": 64} if drafts else None)
     assert engine_setup(config, kv_cache_config()).draft_model == ("/models/draft" if drafts else None)
+
+
+def test_what_is_said_of_single_quantised_layers_counts() -> None:
+    def found(ignored: list[str] | None) -> object:
+        said = None if ignored is None else SimpleNamespace(ignore=ignored)
+        return facts_of(
+            vllm_config(model_config=model_config(quantization="fp8", quantization_config=said))
+        ).quantization
+
+    assert found(None) == "fp8"
+    assert len({str(found(each)) for each in (None, [], ["q_proj"], ["k_proj"])}) == 4
+    assert found(["q_proj"]) == found(["q_proj"])
+
+
+def test_so_does_it_of_a_model_that_drafts() -> None:
+    draft = model_config(model="/models/draft", revision="r", quantization="awq")
+    config = vllm_config(speculative_config=SimpleNamespace(method="eagle", draft_model_config=draft))
+    assert facts_of(config).draft_quantization == "awq"
+    assert engine_setup(config, kv_cache_config()).draft_revision == "r"
+
+
+@pytest.mark.parametrize("changed", [{"mm_processor_kwargs": {"do_rescale": False}}, {"video_pruning_rate": 0.5}])
+def test_how_media_are_made_ready_for_all_requests_counts(changed: dict[str, object]) -> None:
+    def found(**said: object) -> object:
+        return facts_of(vllm_config(model_config=model_config(multimodal_config=SimpleNamespace(**MEDIA | said)))).media
+
+    assert facts_of(vllm_config()).media == "none" != found() != found(**changed)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"target_modules": ["q_proj"]}, {"lora_dtype": "torch.float16"}, {"enable_moe_shared_loras": True}]
+)
+def test_how_adapters_are_applied_is_read(changed: dict[str, object]) -> None:
+    def found(**said: object) -> str:
+        return engine_setup(vllm_config(lora_config=SimpleNamespace(**ADAPTERS | said)), kv_cache_config()).adapters
+
+    assert engine_setup(vllm_config(), kv_cache_config()).adapters == "none" != found() != found(**changed)
+
+
+def test_the_revision_of_code_counts_where_that_code_may_run() -> None:
+    def found(*, trusted: bool) -> object:
+        model = model_config(trust_remote_code=trusted, code_revision="c0ffee")
+        return facts_of(vllm_config(model_config=model)).code_revision
+
+    assert (found(trusted=True), found(trusted=False)) == ("c0ffee", None)
 
 
 @pytest.mark.parametrize("part", ["model_config", "cache_config", "speculative_config"])
