@@ -38,7 +38,7 @@ from kvist.connectors.vllm.reach import WorkerFacts
 from kvist.connectors.vllm.reading import finished_loads
 from kvist.connectors.vllm.reading_config import check_setup, engine_of, engine_setup, groups_of, packing_of
 from kvist.connectors.vllm.shapes import WorkerShape
-from kvist.connectors.vllm.statistics import Interval, samples
+from kvist.connectors.vllm.statistics import Interval
 from kvist.connectors.vllm.versions import check_release
 from kvist.connectors.vllm.worker import WorkerSide
 
@@ -251,11 +251,10 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
     def get_kv_connector_stats(self) -> KvistStats | None:
         """What has happened since the last packet; None: nothing, or it was just sent."""
         now_s = self._clock.now_s()
-        front = None if self._home is None else self._home.front_if_made
-        if front is None or now_s < self._figures_s:
+        if self._home is None or now_s < self._figures_s or (figures := self._home.figures()) is None:
             return None
         self._figures_s = now_s + _FIGURES_S
-        packet = self._interval.packet(samples(front.statistics(), is_detached=front.is_detached))
+        packet = self._interval.packet(figures)
         return KvistStats(data=packet) if packet else None
 
     @classmethod

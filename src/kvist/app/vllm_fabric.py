@@ -3,7 +3,7 @@
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from kvist.app.adapters import Adapters
@@ -25,6 +25,7 @@ from kvist.connectors.vllm.reading_config import Engine
 from kvist.connectors.vllm.scheduler import SchedulerSide
 from kvist.connectors.vllm.settings import Ports, SchedulerSettings
 from kvist.connectors.vllm.shapes import RecordShape, WorkerShape, block_tokens_of, record_shapes
+from kvist.connectors.vllm.statistics import Sample, samples
 
 _log = logging.getLogger(__name__)
 
@@ -51,12 +52,12 @@ class Home:
         self._shapes: tuple[RecordShape, ...] = ()
         self._facts: Mapping[str, str] = {}
         self._open: OpenFabric | None = None
-        self._workers = 0
+        self._workers: tuple[WorkerShape, ...] = ()
         self._secret = b""
         self._is_lost = False
 
     def open(self, workers: Sequence[WorkerShape], machine: str) -> None:
-        """Opens the tiers.
+        """Opens the tiers, the first time; an engine that has slept tells of its workers again when it wakes up.
 
         Args:
             workers: what each says of itself.
@@ -66,7 +67,10 @@ class Home:
             ConfigError: something does not fit together, or a tier cannot be used.
             CapacityError: the memory is not there.
         """
-        self._workers = len(workers)
+        if self._open is not None:
+            self._met_again(workers)
+            return
+        self._workers = tuple(sorted(workers, key=_rank))
         if strange := {worker.machine for worker in workers} - {machine}:
             raise ConfigError(
                 f"workers run on another system ({', '.join(sorted(strange))}) than the scheduler ({machine}); "
@@ -102,15 +106,22 @@ class Home:
         if self._front is None and not self._is_lost:
             try:
                 self._front = self._made()
-            except (KvistError, AttributeError) as error:
+            except Exception as error:  # noqa: BLE001  whatever it is, vLLM must go on: this is called by its scheduler
                 self._is_lost = True
-                _log.error("the KV cache is not used: %s", error)
+                is_told = isinstance(error, KvistError | AttributeError)
+                _log.error("the KV cache is not used: %s", error, exc_info=None if is_told else error)
         return self._front
 
     @property
     def front_if_made(self) -> Front | None:
         """The scheduler's side, if there was a request."""
         return self._front
+
+    def figures(self) -> Iterator[Sample] | None:
+        """Everything worth showing; None: there was no request yet."""
+        if self._front is not None:
+            return samples(self._front.statistics(), is_detached=self._front.is_detached)
+        return samples(None, is_detached=True) if self._is_lost else None
 
     def tier_kinds(self) -> Mapping[str, str]:
         """The kind of each tier, by name."""
@@ -131,6 +142,17 @@ class Home:
             self._front.close()
         self._stack.close()
 
+    def _met_again(self, workers: Sequence[WorkerShape]) -> None:
+        if tuple(sorted(workers, key=_rank)) == self._workers:
+            return
+        # Nothing is raised: whoever wakes up would not go on.
+        self._is_lost = True
+        text = "vLLM's workers are others than at the start"
+        if self._front is None:
+            _log.error("the KV cache is not used: %s", text)
+        else:
+            self._front.detach(text)
+
     def _made(self) -> Front:
         if self._open is None:
             raise ConfigError("vLLM has not said which workers there are, so there is no KV to load or to store")
@@ -143,7 +165,7 @@ class Home:
             block_tokens=block_tokens_of(groups),
             retention=Retention(checkpoint_tokens=Tokens(config.window_checkpoint_tokens)),
             offload_prompt_only=config.offload_prompt_only,
-            workers=self._workers,
+            workers=len(self._workers),
             pool_blocks=engine.setup.pool_blocks,
             steps_overlap=engine.setup.steps_overlap,
         )
@@ -157,6 +179,10 @@ class Home:
         )
         side = SchedulerSide(self._open.fabric, settings, ports)
         return Front(side, block_tokens=groups[0].block_tokens, groups=engine.groups_in_all)
+
+
+def _rank(worker: WorkerShape) -> tuple[int, int]:
+    return worker.pipeline_rank, worker.tensor_rank
 
 
 def layers_of(workers: Sequence[WorkerShape], groups: int) -> tuple[tuple[str, ...], ...]:

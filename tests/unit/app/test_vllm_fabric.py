@@ -183,6 +183,53 @@ def test_so_does_one_whose_hashes_start_nowhere(model: Path, caplog: pytest.LogC
     home.close()
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError("of nobody's"), TypeError("NONE_HASH is an int")])
+def test_no_error_of_the_start_reaches_vllms_scheduler(
+    model: Path, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def failing() -> bytes:
+        raise error
+
+    home = Home(config(), engine(model), failing)
+    home.open([WORKER], "here")
+    assert home.figures() is None
+    assert home.front() is None
+    assert home.front() is None
+    assert [str(error) in record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [True]
+    figures = home.figures()
+    assert figures is not None
+    assert [(each.name, each.value) for each in figures] == [("kvist_connector_detached", 1)]
+    home.close()
+
+
+def test_an_engine_that_wakes_up_goes_on_with_what_it_had(model: Path, tmp_path: Path) -> None:
+    # A directory that another may not open as well; vLLM tells of its workers again when it has slept.
+    home = Home(config(f"disk={tmp_path / 'disk'}:64MiB"), engine(model), lambda: b"start")
+    home.open([WORKER], "here")
+    stored(home)
+    settle(home)
+    home.open([WORKER], "here")
+    assert asked(home, "second")[1] == 64
+    home.close()
+
+
+def test_one_that_wakes_up_with_other_workers_goes_on_without(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    stored(home)
+    settle(home)
+    home.open([WORKER, dataclasses.replace(WORKER, tensor_rank=1)], "here")
+    assert asked(home, "second")[1] == 0
+    figures = home.figures()
+    assert figures is not None
+    assert {each.name: each.value for each in figures} == {"kvist_connector_detached": 1}
+    assert "others than at the start" in caplog.text
+
+
+def test_so_does_one_that_had_no_request_yet(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    home.open([dataclasses.replace(WORKER, packing="cpu vec of vllm 0.32.0")], "here")
+    assert home.front() is None
+    assert "others than at the start" in caplog.text
+
+
 def test_hashes_that_start_differently_do_not_meet(model: Path, tmp_path: Path) -> None:
     found = []
     for start in (b"start", b"start", b"other"):

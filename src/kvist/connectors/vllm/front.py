@@ -59,6 +59,12 @@ class Front:
         """Whether the cache is no longer used."""
         return self._detached
 
+    def detach(self, why: str) -> None:
+        """Ends the use of the cache; whatever vLLM waits for, it is told with the next step."""
+        if not self._detached:
+            self._detached = True
+            _log.error("%s, so the KV cache is not used from now on; vLLM goes on without", why)
+
     def arrived(self, request: Foreign) -> None:
         """As `SchedulerSide.arrived`."""
         self._requests[request.request_id] = request

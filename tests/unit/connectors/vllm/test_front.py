@@ -182,3 +182,13 @@ def test_what_vllm_hands_over_may_be_wrong_too() -> None:
     rig.front.arrived(SimpleNamespace(request_id="r"))
     assert rig.front.is_detached
     rig.front.step(SimpleNamespace())
+
+
+def test_whoever_detaches_it_is_heard_once_and_loads_are_ended(caplog: pytest.LogCaptureFixture) -> None:
+    rig = FrontRig()
+    blocks = rig.park(rig.request())
+    for _ in range(2):
+        rig.front.detach("all workers are others")
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == ["all workers are others"]
+    assert rig.step().ends == (LoadEnd(request="r", failed=True, invalid=tuple(blocks[0][:9])),)
+    assert rig.step().is_empty
