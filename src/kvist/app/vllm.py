@@ -13,20 +13,26 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
-from vllm import __version__
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorHandshakeMetadata,
-    KVConnectorMetadata,
-    KVConnectorRole,
-    KVConnectorTransferResults,
-    KVConnectorWorkerMetadata,
-    SupportsHMA,
-)
-from vllm.distributed.parallel_state import get_pp_group, get_tp_group
-from vllm.platforms import current_platform
-from vllm.v1.core import kv_cache_utils
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
+import vllm
+
+from kvist.connectors.vllm.versions import check_release, refusal
+
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorBase_V1,
+        KVConnectorHandshakeMetadata,
+        KVConnectorMetadata,
+        KVConnectorRole,
+        KVConnectorTransferResults,
+        KVConnectorWorkerMetadata,
+        SupportsHMA,
+    )
+    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+    from vllm.platforms import current_platform
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+except ImportError as error:
+    raise refusal(vllm.__version__, error) from error
 
 from kvist.app.clock import SystemClock
 from kvist.app.connector_config import read_connector_config
@@ -39,7 +45,6 @@ from kvist.connectors.vllm.reading import finished_loads
 from kvist.connectors.vllm.reading_config import check_setup, engine_of, engine_setup, groups_of, packing_of
 from kvist.connectors.vllm.shapes import WorkerShape
 from kvist.connectors.vllm.statistics import Interval
-from kvist.connectors.vllm.versions import check_release
 from kvist.connectors.vllm.worker import WorkerSide
 
 Foreign: TypeAlias = Any
@@ -86,7 +91,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         Raises:
             ConfigError: this vLLM, this model or these settings cannot be used; says why, and what to do.
         """
-        check_release(__version__, KVConnectorBase_V1, SupportsHMA)
+        check_release(vllm.__version__, KVConnectorBase_V1, SupportsHMA)
         super().__init__(vllm_config, role, kv_cache_config)
         self._groups = groups_of(kv_cache_config)
         self._setup = engine_setup(vllm_config, kv_cache_config)
@@ -98,7 +103,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         speak_as(logging.getLogger("vllm"))
         if role == KVConnectorRole.SCHEDULER:
             config = read_connector_config(self._setup.extra)
-            engine = engine_of(__version__, vllm_config, kv_cache_config)
+            engine = engine_of(vllm.__version__, vllm_config, kv_cache_config)
             self._home = Home(config, engine, lambda: bytes(kv_cache_utils.NONE_HASH))
 
     @property
@@ -120,7 +125,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
             pipeline_rank=get_pp_group().rank_in_group,
             tensor_rank=get_tp_group().rank_in_group,
             machine=running_system(),
-            packing=packing_of(platform, __version__, self._vllm_config, self._groups),
+            packing=packing_of(platform, vllm.__version__, self._vllm_config, self._groups),
             replicas=self._setup.replicas,
             block_bytes=tuple(each.block_bytes for each in self._groups),
             whole_requests=len(config.kv_cache_groups) > 1,

@@ -5,6 +5,9 @@ vLLM itself is not installed here; what the class does inside it, tests/under_vl
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,23 @@ def test_nothing_is_overridden_by_mistake(release: str) -> None:
         if isinstance(each, ast.FunctionDef)
     }
     assert inner & theirs == overridden().keys()
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("0.31.2", "vLLM 0.31.2 is not supported; install one of these releases: 0.32, 0.33"),
+        ("0.34.0", "vLLM 0.34.0 is not supported; install one of these releases: 0.32, 0.33"),
+        ("0.33.1", "vLLM 0.33.1 differs from the 0.33 that is supported: No module named 'vllm.distributed'"),
+    ],
+)
+def test_a_release_from_which_nothing_can_be_imported_is_refused_with_the_list(
+    tmp_path: Path, version: str, said: str
+) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text(f"__version__ = {version!r}")
+    path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    program = [sys.executable, "-c", "import kvist.app.vllm"]
+    answer = subprocess.run(program, check=False, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+    assert answer.returncode == 1
+    assert f"kvist.base.errors.ConfigError: {said}" in answer.stderr

@@ -57,14 +57,32 @@ def check_release(version: str, *bases: type) -> None:
     """
     known = SUPPORTED.get(release := minor_release(version))
     if known is None:
-        raise ConfigError(f"vLLM {version} is not supported; install one of these releases: {', '.join(SUPPORTED)}")
+        raise _unsupported(version)
     found = {name: signature_in(bases, name) for name in known}
     differing = [f"{name}({found[name]})" for name, expected in known.items() if found[name] != expected]
     if differing:
-        raise ConfigError(
-            f"vLLM {version} differs from the {release} that is supported: {'; '.join(differing)}; "
-            f"install an unchanged release of {', '.join(SUPPORTED)}"
-        )
+        raise _differs(version, "; ".join(differing))
+
+
+def refusal(version: str, error: ImportError) -> ConfigError:
+    """What to say where something that is needed of vLLM's cannot even be imported.
+
+    Args:
+        version: as vLLM states it.
+        error: names what is not there.
+    """
+    return _differs(version, str(error)) if minor_release(version) in SUPPORTED else _unsupported(version)
+
+
+def _unsupported(version: str) -> ConfigError:
+    return ConfigError(f"vLLM {version} is not supported; install one of these releases: {', '.join(SUPPORTED)}")
+
+
+def _differs(version: str, what: str) -> ConfigError:
+    return ConfigError(
+        f"vLLM {version} differs from the {minor_release(version)} that is supported: {what}; "
+        f"install an unchanged release of {', '.join(SUPPORTED)}"
+    )
 
 
 def minor_release(version: str) -> str:
