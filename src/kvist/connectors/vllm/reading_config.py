@@ -266,10 +266,12 @@ def packing_of(platform: str, version: str, vllm_config: object, groups: Sequenc
         groups: whose layers count.
 
     Raises:
-        ConfigError: a layer does not say how it packs.
+        ConfigError: a layer does not say how it packs, or the platform is one that nobody has looked at.
     """
     if platform == "cuda":
         return CANONICAL
+    if platform != "cpu":
+        raise ConfigError(f"this vLLM keeps KV on {platform!r}, and Kvist stores that of CUDA devices and processors")
     layers = cast("Mapping[str, object]", _read(_read(vllm_config, "compilation_config"), "static_forward_context"))
     names = [name for each in groups for name in each.group.layers]
     marks = {str(_read(layers.get(name), "isa")) for name in names}

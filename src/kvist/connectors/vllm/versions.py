@@ -55,7 +55,7 @@ def check_release(version: str, *bases: type) -> None:
     Raises:
         ConfigError: it is none of them, or its members are not what that release had; says which are.
     """
-    known = SUPPORTED.get(release := minor_release(version))
+    known = SUPPORTED.get(minor_release(version))
     if known is None:
         raise _unsupported(version)
     found = {name: signature_in(bases, name) for name in known}

@@ -250,6 +250,13 @@ def test_how_blocks_are_packed_is_read_from_the_layers() -> None:
     assert packing_of("cpu", "0.32.0", config, groups) == "cpu vec of vllm 0.32.0"
 
 
+@pytest.mark.parametrize("platform", ["rocm", "xpu", ""])
+def test_platforms_that_nobody_has_looked_at_are_refused(platform: str) -> None:
+    groups = groups_of(kv_cache_config(group(FullAttentionSpec(), "layer.0")))
+    with pytest.raises(ConfigError, match=f"'{platform}'"):
+        packing_of(platform, "0.32.0", vllm_config(), groups)
+
+
 @pytest.mark.parametrize("layers", [{}, {"layer.0": SimpleNamespace()}])
 def test_a_layer_that_does_not_say_how_it_packs_is_refused(layers: dict[str, object]) -> None:
     config = vllm_config(compilation_config=SimpleNamespace(static_forward_context=layers))
