@@ -19,12 +19,14 @@ from kvist.app.doctor_secret import secret_findings
 from kvist.app.doctor_server import CHECK as SERVER
 from kvist.app.doctor_server import Running, ask_server, server_findings
 from kvist.app.doctor_sizes import CHECK as SIZES
-from kvist.app.doctor_sizes import Needs, read_geometry, size_findings
+from kvist.app.doctor_sizes import Needs, model_findings, read_config, size_findings
 from kvist.app.doctor_transfer import read_transfer
+from kvist.app.tier_config import MANY
 from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec
 from kvist.base.clock import Calendar, Clock
 from kvist.base.errors import ConfigError, ModelError, WireError
 from kvist.base.units import format_bytes
+from kvist.geometry.config import geometry_from_config
 from kvist.tiers.disk_directory import INDEX
 
 CONFIG = "config"
@@ -193,14 +195,16 @@ def _sizes(
         yield note(SIZES, "sizes were not compared with the model's KV", "add --model DIRECTORY")
         return
     try:
-        geometry = read_geometry(model, environment)
+        content = read_config(model, environment)
+        yield from model_findings(content)
+        geometry = geometry_from_config(content)
     except ModelError as error:
         yield note(SIZES, f"sizes were not compared with the model's KV: {error}")
         return
     settings = running.settings if running else {}
     needs = Needs(
         geometry=geometry,
-        prompt_tokens=(running.tokens_max if running else None) or geometry.positions_max,
+        prompt_tokens=_believed(running.tokens_max if running else None) or geometry.positions_max,
         cache_dtype=settings.get("cache_dtype", "auto"),
     )
     own = _count(settings.get("kv_cache_memory_bytes"))  # given, or found out, on some platforms alone
@@ -208,6 +212,11 @@ def _sizes(
     if own is None and tokens is not None:
         own = needs.bytes_of(tokens)
     yield from size_findings(config.tiers, replace(needs, own_bytes=own))
+
+
+def _believed(tokens: int | None) -> int | None:
+    """The longest sequence that a server tells of; None: it says nothing, or what nobody has."""
+    return tokens if tokens is not None and tokens <= MANY else None
 
 
 def _count(text: str | None) -> int | None:

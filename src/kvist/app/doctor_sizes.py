@@ -1,18 +1,23 @@
-"""Whether the tiers hold more than vLLM does by itself, and one prompt at all. Reads a model's configuration."""
+"""Whether a model's KV can be stored, and the tiers hold more of it than vLLM, and one prompt at all.
+
+Reads the model's configuration.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvist.app.doctor_findings import Finding, note, ok, shown
+from kvist.app.doctor_findings import Finding, note, ok, problem, shown
 from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec
 from kvist.base.errors import ModelError
 from kvist.base.units import format_bytes
-from kvist.geometry.config import geometry_from_config
 from kvist.geometry.groups import Dtype, ModelGeometry
+from kvist.geometry.layers import RecurrentLayer
+from kvist.geometry.published import model_layers
 
 CHECK = "sizes"
+MODEL = "model"
 _CONFIG = "config.json"
 _CONFIG_BYTES_MAX = 16 * 2**20
 
@@ -72,21 +77,38 @@ def size_findings(specs: Sequence[DramSpec | DiskSpec | PoolSpec], needs: Needs)
         yield note(CHECK, text, f"give a tier several times {own}")
 
 
-def read_geometry(model: str, environment: Mapping[str, str]) -> ModelGeometry:
-    """The geometry of a model, by its directory or by its name at the hub where that was downloaded.
+def model_findings(config: Mapping[str, object]) -> Iterator[Finding]:
+    """Looks at what the layers of a model keep, where its family is known."""
+    try:
+        layers = model_layers(config).layers
+    except ModelError:
+        return
+    recurrent = sum(isinstance(each, RecurrentLayer) for each in layers)
+    if recurrent:
+        text = (
+            f"{recurrent} of the model's {len(layers)} layers keep recurrent state, which Kvist cannot store, so vLLM "
+            "does not start with it"
+        )
+        yield problem(MODEL, text, "run this model without Kvist")
+
+
+def read_config(model: str, environment: Mapping[str, str]) -> Mapping[str, object]:
+    """A model's configuration, found by its directory or by its name at the hub where that was downloaded.
 
     Raises:
-        ModelError: its configuration is not here, or is none that Kvist reads.
+        ModelError: it is not here, or is no JSON object.
     """
     try:
         path = next((each / _CONFIG for each in _directories(model, environment) if (each / _CONFIG).is_file()), None)
         if path is None:
             raise ModelError(f"there is no {_CONFIG} of {shown(model)} here; name the model's directory with --model")
         with path.open("rb") as file:
-            content = json.loads(file.read(_CONFIG_BYTES_MAX))
+            content: object = json.loads(file.read(_CONFIG_BYTES_MAX))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"the configuration of {shown(model)} cannot be read: {error}") from error
-    return geometry_from_config(content)
+    if not isinstance(content, dict):
+        raise ModelError(f"the configuration of {shown(model)} is no JSON object: {shown(content)}")
+    return content
 
 
 def _directories(model: str, environment: Mapping[str, str]) -> Iterator[Path]:

@@ -133,3 +133,18 @@ def test_a_disk_that_was_filled_under_a_secret_that_is_gone_is_a_problem(tmp_pat
     (folder / "index.sqlite").write_bytes(b"")
     found = examine(Asked(tiers=(f"disk={folder}:1GiB",)), around(tmp_path))
     assert "secret" in checks(found, "problem")
+
+
+@pytest.mark.parametrize("tokens", [10**400, 2**31])
+def test_a_length_that_no_model_has_is_not_believed(tmp_path: Path, tokens: int) -> None:
+    model = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64}
+    model |= {"num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 10, "max_position_embeddings": 512}
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    answers = {
+        "/version": b'{"version": "0.32.0"}',
+        "/metrics": vllm_metrics().encode(),
+        "/v1/models": json.dumps({"data": [{"root": str(tmp_path), "max_model_len": tokens}]}).encode(),
+    }
+    with told({path: (200, body) for path, body in answers.items()}) as url:
+        found = examine(Asked(url=url, tiers=("dram=1GiB",)), around(tmp_path))
+    assert any("prompts of 512 tokens" in text for check, text in of(found, "ok") if check == "sizes")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvist.app.doctor_findings import Finding
-from kvist.app.doctor_sizes import Needs, read_geometry, size_findings
+from kvist.app.doctor_sizes import Needs, model_findings, read_config, size_findings
 from kvist.app.tier_specs import DiskSpec, DramSpec, PoolSpec
 from kvist.base.errors import ModelError
 from kvist.geometry.config import geometry_from_config
@@ -75,20 +75,54 @@ def model_in(folder: Path, content: str) -> Path:
 
 def test_a_model_is_found_by_its_directory_and_in_the_hubs_cache(tmp_path: Path) -> None:
     whole = json.dumps(LLAMA)
-    geometry = read_geometry(str(model_in(tmp_path / "m", whole)), {})
-    assert geometry == NEEDS.geometry
+    assert read_config(str(model_in(tmp_path / "m", whole)), {}) == LLAMA
     model_in(tmp_path / "hub" / "models--some--llama" / "snapshots" / "abc", whole)
-    assert read_geometry("some/llama", {"HF_HOME": str(tmp_path)}) == geometry
-    assert read_geometry("some/llama", {"HF_HUB_CACHE": str(tmp_path / "hub")}) == geometry
+    assert read_config("some/llama", {"HF_HOME": str(tmp_path)}) == LLAMA
+    assert read_config("some/llama", {"HF_HUB_CACHE": str(tmp_path / "hub")}) == LLAMA
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", "{}", "[" * 100_000, json.dumps(LLAMA | {"hidden_size": -1})])
 def test_a_configuration_that_is_none_is_refused(content: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError):
-        read_geometry(str(model_in(tmp_path / "m", content)), {})
+        geometry_from_config(read_config(str(model_in(tmp_path / "m", content)), {}))
 
 
 @pytest.mark.parametrize("model", ["", "no/such", "../../etc", "a\0b", "x" * 5000, "a/" + "b" * 300])
 def test_a_model_that_is_not_here_is_refused(model: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError):
-        read_geometry(model, {"HF_HOME": str(tmp_path)})
+        read_config(model, {"HF_HOME": str(tmp_path)})
+
+
+MAMBA = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "num_hidden_layers": 8,
+    "full_attention_interval": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "vocab_size": 1000,
+    "intermediate_size": 512,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "max_position_embeddings": 4096,
+}
+
+
+def test_a_model_with_recurrent_state_does_not_start() -> None:
+    (found,) = model_findings(MAMBA)
+    assert (found.check, found.status) == ("model", "problem")
+    assert "6 of the model's 8 layers" in found.text
+
+
+@pytest.mark.parametrize("config", [LLAMA, {}, {"model_type": "nobody's"}, MAMBA | {"hidden_size": -1}])
+def test_of_other_models_nothing_is_said(config: dict[str, object]) -> None:
+    assert list(model_findings(config)) == []
