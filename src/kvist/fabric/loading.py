@@ -7,6 +7,7 @@ A load stays here until everything it holds has been given back, also when its t
 under I/O keep their place and their staging until the I/O returns.
 """
 
+import math
 from collections.abc import Collection, Sequence
 
 from kvist.blocks.form import HEADER_BYTES
@@ -28,6 +29,7 @@ class Loading:
         self._desk = desk
         self._reading = reading
         self._loads: dict[Ticket, Load] = {}
+        self._due_s = math.inf  # no load is late before then, so that most turns look at none of them
 
     @property
     def running(self) -> int:
@@ -48,6 +50,7 @@ class Loading:
         if is_void:
             load.is_void = bool(plan.wants)
             return
+        self._due_s = min(self._due_s, plan.deadline_s)
         self._reading.want(load, plan.wants, query.chain)
         self.pump()
 
@@ -56,6 +59,7 @@ class Loading:
         ticket = self._desk.dispatch.new_ticket()
         tenant = entries[0].address.tenant
         load = self._loads[ticket] = Load(ticket=ticket, tenant=tenant, deadline_s=deadline_s, errand=errand)
+        self._due_s = min(self._due_s, deadline_s)
         self._reading.fetch(load, tier, entries)
         self.pump()
         return load
@@ -125,8 +129,12 @@ class Loading:
     def check(self) -> None:
         """Gives up what is late."""
         now_s = self._desk.clock.now_s()
+        if now_s < self._due_s:
+            return
         for load in list(self._loads.values()):
             self._check(load, now_s)
+        next_s = self.next_deadline_s()
+        self._due_s = math.inf if next_s is None else next_s
 
     def next_deadline_s(self) -> float | None:
         """When the next load is late; None: nothing is waited for."""
@@ -135,12 +143,19 @@ class Loading:
         return min(waiting, default=None)
 
     def pump(self) -> None:
-        """Sends what there is room for, the oldest load first, and forgets loads that are over."""
+        """Sends what there is room for, the oldest load first, and forgets loads that are over.
+
+        What one load finds no room for, those behind it are not asked about: there may be hundreds.
+        """
         now_s = self._desk.clock.now_s()
+        full = set[tuple[TierState, bool]]()
         for load in list(self._loads.values()):
             for tier in list(load.wanted):
-                while self._reading.send_piece(load, tier, now_s):
+                way = (tier, tier.lends and load.errand is None)
+                while way not in full and self._reading.send_piece(load, tier, now_s):
                     pass
+                if tier in load.wanted:
+                    full.add(way)
             if load.is_dropped and load.is_over:
                 del self._loads[load.ticket]
 
