@@ -4,6 +4,7 @@ Works in vLLM's own environment and in one without it, before vLLM is started an
 that vLLM would not change itself.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from kvist.tiers.disk_directory import INDEX
 CONFIG = "config"
 MEMORY = "memory"
 _STAGING_LEAST = 64 * 2**20
+_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,10 @@ def _settings(extra: Mapping[str, object], config: ConnectorConfig) -> Iterator[
     if isinstance(file, str) and not Path(file).is_absolute():
         text = f"{FILE} is {shown(file)}, relative to the directory that vLLM is started in"
         yield note(CONFIG, text, "give an absolute path")
+    listed = extra.get(TIERS)
+    if isinstance(listed, list | tuple) and any(_PASSWORD.search(str(each)) for each in listed):
+        text = f"a password stands in {TIERS}, which vLLM writes into its log, and who lists processes sees"
+        yield note(CONFIG, text, f"say that tier in the file of {FILE}, with username and password_file")
     if config.load_when == "always":
         text = "load_when is always: blocks are loaded also where computing them would be faster"
         yield note(CONFIG, text, "leave it out, unless you rehearse or measure")

@@ -148,3 +148,11 @@ def test_a_length_that_no_model_has_is_not_believed(tmp_path: Path, tokens: int)
     with told({path: (200, body) for path, body in answers.items()}) as url:
         found = examine(Asked(url=url, tiers=("dram=1GiB",)), around(tmp_path))
     assert any("prompts of 512 tokens" in text for check, text in of(found, "ok") if check == "sizes")
+
+
+@pytest.mark.parametrize(("url", "said"), [("redis://kv:hunter2@{}", 1), ("redis://:hunter2@{}", 1), ("redis://{}", 0)])
+def test_a_password_that_vllm_would_log_is_a_note_without_it(tmp_path: Path, url: str, said: int) -> None:
+    tiers = [f"pool={url.format(f'127.0.0.1:{free_port()}/0')}"]
+    found = examine(Asked(transfer=transfer(kvist_tiers=tiers)), around(tmp_path))
+    assert sum("a password stands in kvist_tiers" in text for _, text in of(found, "note")) == said
+    assert not any("hunter2" in each.text + each.remedy for each in found)
