@@ -14,8 +14,8 @@ class Finding:
     """One thing that was looked at.
 
     Attributes:
-        check: what it was: "vllm", "hashes", "transfer", "config", "memory", "secret", "model", "sizes", "server", or a tier as
-            "tier disk".
+        check: what it was: "vllm", "hashes", "transfer", "config", "memory", "secret", "model", "sizes", "server", or a
+            tier as "tier disk".
         status: "ok"; "note" for what an operator should know; "problem" for what keeps vLLM from starting or the cache
             from being of use.
         text: what was found.
