@@ -1,24 +1,22 @@
 """What a running vLLM says of itself at /version, /metrics and /v1/models: its settings, and whether anything is found.
 
-The only questions are three GETs; proxies named by the environment are not used, redirects are not followed.
+The only questions are three GETs.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvist.app.doctor_findings import Finding, note, ok, problem, shown
+from kvist.app.probe import replies
 from kvist.base.errors import WireError
 from kvist.lab.client import parse_url
 
 CHECK = "server"
-_BODY_BYTES_MAX = 16 * 2**20
-_SECONDS = 10.0
+_VERSION, _METRICS, _MODELS = "/version", "/metrics", "/v1/models"
 _SETTINGS = "vllm:cache_config_info"
 _OURS = "kvist_"
 _DETACHED = "kvist_connector_detached"
@@ -62,15 +60,15 @@ def ask_server(text: str) -> Running:
         WireError: nobody answers there, or no vLLM does.
     """
     url = parse_url(text)
-    with httpx.Client(timeout=_SECONDS, trust_env=False) as client:
-        version = _object(_get(client, f"{url}/version"), f"{url}/version").get("version")
-        if not isinstance(version, str):
-            raise WireError(f"what answers at {url} gives no version, and so is no vLLM")
-        shown_there = read_metrics(_get(client, f"{url}/metrics").decode("utf-8", "replace"), url)
-        try:
-            models = _object(_get(client, f"{url}/v1/models"), url).get("data")
-        except WireError:
-            models = None  # it wants a key, which nothing else here needs
+    found = replies(url, (_VERSION, _METRICS, _MODELS))
+    version = found[_VERSION].fields().get("version")
+    if not isinstance(version, str):
+        raise WireError(f"what answers at {url} gives no version, and so is no vLLM")
+    shown_there = read_metrics(found[_METRICS].content().decode("utf-8", "replace"), url)
+    try:
+        models = found[_MODELS].fields().get("data")
+    except WireError:
+        models = None  # it wants a key, which nothing else here needs
     first = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
     model, tokens = first.get("root"), first.get("max_model_len")
     return Running(
@@ -158,34 +156,3 @@ def _hits(values: Mapping[str, float]) -> Iterator[Finding]:
         yield note(CHECK, text, "if prompts do repeat, see the problems and notes here; else nothing is wrong")
     else:
         yield ok(CHECK, f"of {asked:,.0f} tokens looked for in the tiers {found:,.0f} were found")
-
-
-def _get(client: httpx.Client, url: str) -> bytes:
-    """The body of an answer, bounded.
-
-    Raises:
-        WireError: there is none that is good.
-    """
-    try:
-        with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
-            body = bytearray()
-            for piece in response.iter_raw():
-                body += piece
-                if len(body) > _BODY_BYTES_MAX:
-                    raise WireError(f"{url} answers with more than {_BODY_BYTES_MAX} bytes")
-            status = response.status_code
-    except httpx.HTTPError as error:
-        raise WireError(f"{url} does not answer ({str(error) or type(error).__name__})") from error
-    if status != httpx.codes.OK:
-        raise WireError(f"{url} answers with status {status}")
-    return bytes(body)
-
-
-def _object(body: bytes, url: str) -> Mapping[str, object]:
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"{url} answers with no JSON: {shown(body[:40])}") from error
-    if not isinstance(content, dict):
-        raise WireError(f"{url} answers with no JSON object: {shown(body[:40])}")
-    return content
