@@ -7,13 +7,24 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from kvist.base.units import Bytes, Tokens
 from kvist.server.app import create_app
 from kvist.server.ports import Engine, Tokenizer
 from kvist.server.service import Service
-from kvist.server.settings import ModelCard, ServerSettings
+from kvist.server.settings import MemoryCard, ModelCard, ServerSettings
 
 MODEL = ModelCard(id="owner/model", root="/models/model", created_s=1_700_000_000)
-SETTINGS = ServerSettings(model=MODEL)
+MEMORY = MemoryCard(
+    weights_bytes=Bytes(2**21),
+    workspace_bytes=Bytes(2**19),
+    dtype="bfloat16",
+    block_tokens=16,
+    step_tokens=1024,
+    sequences_max=64,
+    model_tokens_max=Tokens(4096),
+    window_checkpoint_tokens=Tokens(2048),
+)
+SETTINGS = ServerSettings(model=MODEL, memory=MEMORY)
 
 
 class ManualClock:

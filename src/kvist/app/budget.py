@@ -11,6 +11,7 @@ from kvist.base.units import Bytes, Tokens, format_bytes
 from kvist.engine.messages import EngineLimits
 from kvist.geometry.groups import ModelGeometry
 from kvist.planner.budget import KvLimits, KvPlan, kv_budget_from_fraction
+from kvist.server.settings import MemoryCard
 
 _KV_BYTES_ON_CPU = Bytes(2 * 2**30)
 """The pool of a machine that people also work on, when nothing is said; a GPU is there for the engine alone."""
@@ -121,4 +122,18 @@ def engine_limits(geometry: ModelGeometry, config: ServeConfig, longest_request:
         sequences_max=config.sequences_max,
         waiting_max=config.waiting_max,
         vocab_size=geometry.vocab_size,
+    )
+
+
+def memory_card(budget: Budget, config: ServeConfig) -> MemoryCard:
+    """What the server's metrics say of it."""
+    return MemoryCard(
+        weights_bytes=budget.weights,
+        workspace_bytes=budget.workspace,
+        dtype=config.dtype,
+        block_tokens=budget.block_tokens,
+        step_tokens=config.step_tokens,
+        sequences_max=config.sequences_max,
+        model_tokens_max=budget.limits.model_tokens_max,
+        window_checkpoint_tokens=Tokens(config.window_checkpoint_tokens),
     )

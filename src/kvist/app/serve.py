@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kvist.app.administration import Reading, administered, administration_app
-from kvist.app.budget import Budget
+from kvist.app.budget import Budget, memory_card
 from kvist.app.clock import SystemCalendar, SystemClock
 from kvist.app.config import ServeConfig
 from kvist.app.engine import read_geometry, started_engine
@@ -73,7 +73,7 @@ def _serve(config: ServeConfig, listeners: _Listeners, report: Report, on_ready:
             root=str(files.directory),
             created_s=int(SystemCalendar().now_unix_s()),
         )
-        settings = ServerSettings(model=card)
+        settings = ServerSettings(model=card, memory=memory_card(started.budget, config))
         app = create_app(started.engine, tokenizer, settings, SystemClock())
         if started.fabric is not None and listeners.operators is not None:
             reading = Reading(

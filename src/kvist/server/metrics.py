@@ -5,6 +5,7 @@ restart with the engine and never drift from `statistics()`.
 """
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,6 +16,7 @@ from kvist.engine.messages import EngineStatistics
 from kvist.server.errors import FAULT, ApiError
 from kvist.server.lifecycle import Lifecycle
 from kvist.server.ports import Engine
+from kvist.server.settings import MemoryCard
 from kvist.server.tier_metrics import cached_tokens, fabric_metrics
 
 FIRST_TOKEN_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)
@@ -39,9 +41,9 @@ EVENTS = {
 class Metrics:
     """The metrics of one app, in a registry of its own."""
 
-    def __init__(self, engine: Engine, lifecycle: Lifecycle) -> None:
+    def __init__(self, engine: Engine, lifecycle: Lifecycle, memory: MemoryCard | None = None) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_EngineCollector(engine, lifecycle))
+        self._registry.register(_EngineCollector(engine, lifecycle, memory))
         self.first_token = Histogram(
             "kvist_time_to_first_token_seconds",
             "From the arrival of a request to the first token of each of its sequences.",
@@ -80,15 +82,18 @@ class Metrics:
 class _EngineCollector(Collector):
     """Reads the engine's snapshot once per reading."""
 
-    def __init__(self, engine: Engine, lifecycle: Lifecycle) -> None:
+    def __init__(self, engine: Engine, lifecycle: Lifecycle, memory: MemoryCard | None) -> None:
         self._engine = engine
         self._lifecycle = lifecycle
+        self._memory = memory
 
     def collect(self) -> Iterator[Metric]:
         statistics = self._engine.statistics()
         yield _tokens(statistics)
         yield _blocks(statistics)
         yield cached_tokens(statistics)
+        if self._memory is not None:
+            yield from _memory(self._memory)
         if statistics.fabric is not None:
             yield from fabric_metrics(statistics.fabric)
         for name, meaning in EVENTS.items():
@@ -121,6 +126,17 @@ def _blocks(statistics: EngineStatistics) -> Metric:
         family.add_metric((str(group), "cached"), counts.cached)
         family.add_metric((str(group), "free"), counts.free)
     return family
+
+
+def _memory(card: MemoryCard) -> Iterator[Metric]:
+    """What was fixed at start: two sizes, and the settings from which the blocks follow."""
+    yield GaugeMetricFamily("kvist_weights_bytes", "Bytes of all parameters.", card.weights_bytes)
+    yield GaugeMetricFamily("kvist_workspace_bytes", "Most that a full step took at start.", card.workspace_bytes)
+    sizes = ("weights_bytes", "workspace_bytes")
+    settings = {name: str(value) for name, value in asdict(card).items() if name not in sizes}
+    family = GaugeMetricFamily("kvist_config_info", "Settings of the KV memory, as labels.", labels=tuple(settings))
+    family.add_metric(tuple(settings.values()), 1)
+    yield family
 
 
 class CountResponses:

@@ -36,7 +36,7 @@ class Service:
         self.clock = clock
         self.draw = draw
         self.lifecycle = Lifecycle()
-        self.metrics = Metrics(engine, self.lifecycle)
+        self.metrics = Metrics(engine, self.lifecycle, settings.memory)
         self.texts = TokenTexts(tokenizer)
         self.worker = Worker()
         self._started_s = clock.now_s()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvist.app.budget import check_asked, engine_limits, kv_bytes, kv_limits
+from kvist.app.budget import Budget, check_asked, engine_limits, kv_bytes, kv_limits, memory_card
 from kvist.app.config import ServeConfig, read_config
 from kvist.base.errors import CapacityError, ConfigError
 from kvist.base.units import Bytes, Tokens
@@ -156,3 +156,21 @@ def test_a_length_that_was_left_open_becomes_what_fits() -> None:
     plan = plan_kv(GEOMETRY, 20 * 16 * GEOMETRY.bytes_per_token("bfloat16"), kv_limits(GEOMETRY, given_by()))
     check_asked(given_by(), plan)
     assert plan.longest_request_tokens == 320
+
+
+def test_the_server_is_told_what_was_decided() -> None:
+    config = given_by(sequences_max="7", step_tokens="512", dtype="float32", window_checkpoint_tokens="1024")
+    plan = plan_kv(GEOMETRY, GIB, kv_limits(GEOMETRY, config))
+    budget = Budget(
+        weights=Bytes(11),
+        workspace=Bytes(12),
+        kv=plan.bytes_used,
+        plan=plan,
+        limits=engine_limits(GEOMETRY, config, plan.longest_request_tokens),
+        kv_bytes_per_token=GEOMETRY.bytes_per_token(config.dtype),
+        block_tokens=config.block_tokens,
+    )
+    card = memory_card(budget, config)
+    assert (card.weights_bytes, card.workspace_bytes, card.dtype) == (11, 12, "float32")
+    assert (card.block_tokens, card.step_tokens, card.sequences_max) == (16, 512, 7)
+    assert (card.model_tokens_max, card.window_checkpoint_tokens) == (GEOMETRY.positions_max, 1024)

@@ -2,9 +2,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fakes.engine import Script, text_script
-from fakes.serving import app_of, ask, completion
+from fakes.serving import MODEL, app_of, ask, completion
 from fakes.tokenizer import ByteTokenizer
 from kvist.server.app import lifecycle_of
+from kvist.server.settings import ServerSettings
 
 
 def samples_of(app) -> dict[str, float]:
@@ -83,3 +84,14 @@ def test_each_app_has_metrics_of_its_own(start, count: int) -> None:
     apps = [app_of(start(text_script("a")), ByteTokenizer()) for _ in range(count)]
     ask(apps[0], "/v1/completions", completion())
     assert [samples_of(app)["kvist_tokens_total output"] for app in apps] == [2] + [0] * (count - 1)
+
+
+def test_the_memory_is_shown_as_it_was_divided_at_start(start) -> None:
+    samples = samples_of(app_of(start(), ByteTokenizer()))
+    assert (samples["kvist_weights_bytes"], samples["kvist_workspace_bytes"]) == (2**21, 2**19)
+    assert samples["kvist_config_info 16 bfloat16 4096 64 1024 2048"] == 1
+
+
+def test_without_a_budget_nothing_is_said_of_it(start) -> None:
+    samples = samples_of(app_of(start(), ByteTokenizer(), ServerSettings(model=MODEL)))
+    assert not [name for name in samples if "config" in name or "weights" in name or "workspace" in name]
