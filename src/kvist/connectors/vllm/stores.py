@@ -24,26 +24,30 @@ from kvist.fabric.control import Fabric
 from kvist.fabric.messages import Declined, Offer, Room
 
 _LOOKED_MAX = 512
-"""Blocks of one request that are looked at in one step."""
+"""Blocks of one request that are looked at in one step, or at its end."""
+
+_LOOKED_IN_ALL = 2048
+"""Blocks of all requests that are looked at in one step: some three milliseconds."""
 
 _NEVER = 2**62
 
 
 class Round:
-    """What one step stores: orders so far, how many bytes are left, and whether there was no more room."""
+    """What one step stores: orders so far, how much of what it may take is left, and whether there was no more room."""
 
-    __slots__ = ("bytes_left", "is_busy", "orders")
+    __slots__ = ("bytes_left", "is_busy", "looks_left", "orders")
 
     def __init__(self, bytes_max: int | None) -> None:
         """Nothing yet; about so many bytes at most."""
         self.orders: list[CopyOrder] = []
         self.bytes_left = _NEVER if bytes_max is None else bytes_max
+        self.looks_left = _LOOKED_IN_ALL
         self.is_busy = False
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more can be stored in this step."""
-        return self.is_busy or self.bytes_left <= 0
+        return self.is_busy or self.bytes_left <= 0 or self.looks_left <= 0
 
 
 class Story:
@@ -89,20 +93,22 @@ class Stores:
         until = min(life.full * groups, life.settled + _LOOKED_MAX)
         while life.settled < until and not turn.is_over:
             index, group = divmod(life.settled, groups)
+            turn.looks_left -= 1
             if not self._settle(life, story, (GroupId(group), index), turn):
                 return False
             life.settled += 1
         return life.settled >= life.full * groups
 
     def skip_settled(self, life: Life, story: Story) -> bool:
-        """Passes over blocks that need no room; whether others are left."""
+        """Passes over blocks that need no room; whether others are left, or may be."""
         groups = len(self._settings.groups)
-        while life.settled < life.full * groups:
+        until = min(life.full * groups, life.settled + _LOOKED_MAX)
+        while life.settled < until:
             index, group = divmod(life.settled, groups)
             if self._is_wanted(story, GroupId(group), index):
                 return True
             life.settled += 1
-        return False
+        return life.settled < life.full * groups
 
     def forget(self, life: Life) -> None:
         """Gives up what was not settled, and counts it."""

@@ -71,3 +71,15 @@ def test_who_has_nothing_left_to_store_is_not_held() -> None:
     rig = SideRig(LARGE)
     rig.store(request("one", "a", 160))
     assert rig.side.statistics().held == 0
+
+
+def test_who_ends_before_all_was_looked_at_is_held_for_that() -> None:
+    rig = SideRig(replace(FULL, pool_blocks=20000), staging_records=600)
+    for number in range(1, 7):
+        rig.store(request(f"part {number}", "a", 16 * 200 * number))
+    made, tables = request("two", "a", 16 * 1200), rig.tables(1, 16 * 1200)
+    rig.side.allocated(made, tables, 0)
+    assert rig.step({"two": made.tokens}, requests=[made], tables={"two": tables}).is_empty
+    assert rig.side.finished(made, tables), "the end of one request is no time to look at thousands of blocks"
+    assert [rig.step().freed for _ in range(2)] == [("two",), ()]
+    assert rig.side.statistics().stores == {"done": 1200}

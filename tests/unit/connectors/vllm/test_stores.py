@@ -90,6 +90,27 @@ def test_what_finds_no_room_is_offered_again_while_the_request_lives() -> None:
     assert stored(rig)["done"] == 10
 
 
+def test_a_crowd_of_long_requests_that_are_stored_is_looked_through_bit_by_bit() -> None:
+    rig = SideRig(Shape(pool_blocks=20000), staging_records=600)
+    for number in range(1, 6):
+        rig.store(request(f"part {number}", "a", 16 * 200 * number))
+    crowd = [request(f"like {number}", "a", 16 * 1000) for number in range(6)]
+    tables = {each.id: rig.tables(1, each.tokens) for each in crowd}
+    for each in crowd:
+        rig.side.arrived(each)
+        rig.side.allocated(each, tables[each.id], 0)
+    settled = []
+    for _ in range(4):
+        assert rig.step({each.id: each.tokens for each in crowd}, requests=crowd, tables=tables).is_empty
+        settled.append([rig.side._lives.of(each).settled for each in crowd])
+    assert settled == [
+        [512, 512, 512, 512, 0, 0],
+        [1000, 1000, 1000, 1000, 96, 0],
+        [1000, 1000, 1000, 1000, 608, 512],
+        [1000, 1000, 1000, 1000, 1000, 1000],
+    ]
+
+
 def test_a_request_that_loses_its_blocks_loses_its_place() -> None:
     rig = SideRig(staging_records=4)
     made, tables = request("one", "a", 160), rig.tables(1, 160)
