@@ -5,17 +5,16 @@ an engine has loaded. Neither can one whose files are not here. Both are for the
 """
 
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
 
-from kvist.app.weights import digest_of_files
-from kvist.base.errors import ModelError
-
 _log = logging.getLogger(__name__)
 
 _FILES_MAX = 64
+_PIECE_BYTES = 2**20
 _KNOWN_MAX = 4096
 """Adapters remembered; of more, those that come later are left alone."""
 
@@ -76,21 +75,39 @@ def _stamp(path: str) -> Stamp:
     if not path:
         return ()
     try:
-        files = sorted(each for each in Path(path).iterdir() if each.is_file())
+        files = sorted(each for each in _directory(path).iterdir() if each.is_file())
         if len(files) > _FILES_MAX:
             return ()
         stats = [(each.name, each.stat()) for each in files]
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a home of nobody's
         return ()
     return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+
+
+def _content(path: Path) -> bytes:
+    """The digest of a file; not mapped, since whoever shortens a file that is mapped ends the process that reads it."""
+    content = blake3()
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            content.update(piece)
+    return content.digest()
+
+
+def _directory(path: str) -> Path:
+    """As vLLM takes it."""
+    return Path(path).expanduser()
 
 
 def _read(path: str, stamp: Stamp) -> bytes | None:
     if not stamp:
         return None
+    whole = blake3()
     try:
-        digest = digest_of_files([Path(path) / name for name, *_ in stamp])
-    except ModelError:
+        for name, *_ in stamp:
+            encoded = os.fsencode(name)
+            whole.update(len(encoded).to_bytes(4, "little") + encoded + _content(_directory(path) / name))
+    except OSError:
         return None
+    digest = whole.digest()
     # What changed while it was read may be neither.
     return digest if _stamp(path) == stamp else None

@@ -1,5 +1,6 @@
 """The digest of a model's weights: what tells two models of one name apart."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,5 +34,6 @@ def digest_of_files(paths: Sequence[Path]) -> bytes:
             content = blake3(max_threads=blake3.AUTO).update_mmap(path).digest()
         except OSError as error:
             raise ModelError(f"cannot read {path}: {error}") from error
-        whole.update(len(path.name.encode()).to_bytes(4, "little") + path.name.encode() + content)
+        name = os.fsencode(path.name)
+        whole.update(len(name).to_bytes(4, "little") + name + content)
     return whole.digest()

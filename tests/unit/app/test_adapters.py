@@ -1,6 +1,8 @@
 """An adapter is what its files are; where that is not certain, nobody says that it is."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,39 @@ def test_the_same_files_applied_otherwise_are_another_adapter(tmp_path: Path) ->
     path = make(tmp_path / "a")
     whole, again, part = (Adapters(applied).digest("sql", path) for applied in ("all", "all", "q_proj alone"))
     assert whole == again != part
+
+
+def test_a_path_may_begin_with_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As vLLM takes it: a shell leaves "sql=~/adapters/sql" as it is.
+    monkeypatch.setenv("HOME", str(tmp_path))
+    whole = make(tmp_path / "a")
+    assert Adapters().digest("sql", "~/a") == Adapters().digest("sql", whole) is not None
+    assert Adapters().digest("sql", "~nobody-of-this-name/a") is None
+
+
+TRUNCATING = """
+import os, sys, threading
+from pathlib import Path
+from kvist.app.adapters import Adapters
+
+file = Path(sys.argv[1]) / "adapter_model.safetensors"
+os.truncate(file, 2**29)
+reader = threading.Thread(target=Adapters().digest, args=("sql", sys.argv[1]))
+reader.start()
+while reader.is_alive() and file.name not in Path("/proc/self/maps").read_text():
+    pass
+os.truncate(file, 1)
+reader.join()
+"""
+
+
+def test_files_that_shrink_while_they_are_read_end_no_engine(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", TRUNCATING, make(tmp_path / "a")]
+    assert subprocess.run(program, check=False).returncode == 0
+
+
+def test_names_of_files_need_not_be_text(tmp_path: Path) -> None:
+    path = make(tmp_path / "a")
+    before = Adapters().digest("sql", path)
+    (tmp_path / "a" / os.fsdecode(b"\xff.safetensors")).touch()
+    assert Adapters().digest("sql", path) not in {before, None}

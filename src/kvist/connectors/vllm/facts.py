@@ -127,7 +127,7 @@ def kv_facts(engine: EngineFacts, provenance: Provenance, records: Records) -> M
         "model": config_digest(engine.model),
         "draft": "none" if engine.draft is None else config_digest(engine.draft),
         "dtype": engine.dtype,
-        "kv dtype": engine.kv_dtype,
+        "kv dtype": engine.dtype if engine.kv_dtype == "auto" else engine.kv_dtype,
         "kv scales": provenance.process if engine.computed_scales else "of the weights",
         "quantization": engine.quantization or "none",
         "draft quantization": engine.draft_quantization or "none",

@@ -90,6 +90,7 @@ def test_what_changes_the_kv_changes_its_name(other: Mapping[str, str]) -> None:
     [
         facts(dataclasses.replace(ENGINE, release="0.33")),
         facts(dataclasses.replace(ENGINE, position_tokens=4096)),
+        facts(dataclasses.replace(ENGINE, kv_dtype="bfloat16")),
         facts(dataclasses.replace(ENGINE, model={**MODEL, "_name_or_path": "/elsewhere"})),
         facts(dataclasses.replace(ENGINE, model=dict(reversed(MODEL.items())))),
         facts(whence=dataclasses.replace(WHENCE, process="elsewhere")),
