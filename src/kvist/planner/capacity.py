@@ -4,7 +4,8 @@ One function per engine gives the same figures; what differs between the engines
 `kvist.planner.kvist`.
 """
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, replace
 
 from kvist.base.errors import CapacityError, ConfigError
 from kvist.base.units import Bytes, Tokens
@@ -14,9 +15,6 @@ from kvist.planner.kvist import bytes_for_requests, kvist_dtype, kvist_groups, p
 from kvist.planner.sharding import rank_layers, sharded, stage_layers
 from kvist.planner.vllm import VllmLimits, VllmPool, block_bytes, blocks_of
 from kvist.planner.vllm_groups import vllm_groups
-
-_CHECKPOINT_TOKENS = Tokens(4096)
-"""The distance at which Kvist's engine keeps windows of cached sequences when nothing is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,27 +58,17 @@ def capacity(deployment: Deployment, kv_bytes: int) -> Capacity:
 def vllm_capacity(deployment: Deployment, kv_bytes: int) -> Capacity:
     """By vLLM's rules."""
     model, parallel = deployment.model, deployment.parallel
-    groups = vllm_groups(sharded(model, parallel), deployment.form, deployment.block_tokens_asked)
-    if not groups:
-        raise ConfigError(f"{model.model_type} keeps no KV, so there is nothing to plan")
+    pool = vllm_pool(deployment, 0)
+    groups = pool.groups
     stages = stage_layers(len(model.layers), parallel.pipeline)
     for stage in range(parallel.pipeline):
         rank_layers(model, parallel, stage)  # refuses layers that would read another stage's KV
-    limits = VllmLimits(
-        step_tokens=deployment.step_tokens,
-        steps_in_flight=deployment.steps_in_flight,
-        prefix_caching=deployment.prefix_caching,
-        context=parallel.context,
-    )
     sizes = [block_bytes(groups, stage) for stage in stages]
-    try:
-        blocks = blocks_of(groups, kv_bytes, stages)
-    except CapacityError:
-        blocks = 0
-    pool = VllmPool(groups=groups, blocks=blocks, limits=limits)
-    per_request = limits.request_blocks(groups, deployment.context_tokens)
+    with contextlib.suppress(CapacityError):  # that none fit is an answer
+        pool = replace(pool, blocks=blocks_of(groups, kv_bytes, stages))
+    per_request = pool.limits.request_blocks(groups, deployment.context_tokens)
     return Capacity(
-        blocks=(blocks,),
+        blocks=(pool.blocks,),
         block_tokens=tuple(group.block_tokens for group in groups),
         block_bytes=(Bytes(max(sizes)),),
         tokens=pool.printed_tokens(deployment.context_tokens),
@@ -91,6 +79,25 @@ def vllm_capacity(deployment: Deployment, kv_bytes: int) -> Capacity:
         bytes_needed=Bytes((deployment.concurrency * per_request + 1) * max(sizes)),
         concurrency_printed=pool.concurrency(deployment.context_tokens),
     )
+
+
+def vllm_pool(deployment: Deployment, blocks: int) -> VllmPool:
+    """So many of vLLM's blocks, and the bounds of those who hold them.
+
+    Raises:
+        ConfigError: the model cannot be served so, or keeps no KV at all.
+    """
+    limits = VllmLimits(
+        step_tokens=deployment.step_tokens,
+        steps_in_flight=deployment.steps_in_flight,
+        prefix_caching=deployment.prefix_caching,
+        context=deployment.parallel.context,
+    )
+    layers = sharded(deployment.model, deployment.parallel)
+    groups = vllm_groups(layers, deployment.form, deployment.block_tokens_asked)
+    if not groups:
+        raise ConfigError(f"{deployment.model.model_type} keeps no KV, so there is nothing to plan")
+    return VllmPool(groups=groups, blocks=blocks, limits=limits)
 
 
 def kvist_capacity(deployment: Deployment, kv_bytes: int) -> Capacity:
@@ -126,5 +133,5 @@ def _kvist_limits(deployment: Deployment, tokens_max: Tokens | None) -> KvLimits
         step_tokens=deployment.step_tokens,
         sequences_max=deployment.concurrency,
         model_tokens_max=tokens_max or deployment.model.positions_max,
-        window_checkpoint_tokens=_CHECKPOINT_TOKENS,
+        window_checkpoint_tokens=deployment.window_checkpoint_tokens,
     )

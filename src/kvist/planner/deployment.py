@@ -34,6 +34,7 @@ class Deployment:
         kv_bytes: for KV, on each accelerator; None: what `utilisation` leaves.
         prefix_caching: whether prefixes of earlier requests are kept.
         asynchronous: whether vLLM begins a step before the last one has ended.
+        window_checkpoint_tokens: the distance at which Kvist's engine keeps windows of cached sequences.
     """
 
     model: ModelLayers
@@ -50,9 +51,10 @@ class Deployment:
     kv_bytes: Bytes | None = None
     prefix_caching: bool = True
     asynchronous: bool = True
+    window_checkpoint_tokens: Tokens = Tokens(4096)
 
     def __post_init__(self) -> None:
-        for name in ("context_tokens", "concurrency", "step_tokens", "block_tokens", "weights_bytes", "kv_bytes"):
+        for name in _COUNTS:
             _check_count(name, getattr(self, name), optional=name in _OPTIONAL)
         if self.rules not in ("vllm", "kvist"):
             raise ConfigError(f"rules of {self.rules!r} are not known; they are those of vllm or kvist")
@@ -89,6 +91,15 @@ class Deployment:
         return 2 if self.asynchronous else 1
 
 
+_COUNTS = (
+    "context_tokens",
+    "concurrency",
+    "step_tokens",
+    "block_tokens",
+    "weights_bytes",
+    "kv_bytes",
+    "window_checkpoint_tokens",
+)
 _OPTIONAL = frozenset({"block_tokens", "weights_bytes", "kv_bytes"})
 
 

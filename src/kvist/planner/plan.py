@@ -111,7 +111,7 @@ def plan(deployment: Deployment) -> Plan:
 def memory_use(deployment: Deployment) -> MemoryUse:
     """What one accelerator's memory holds beside KV."""
     model, parallel, sequences = deployment.model, deployment.parallel, deployment.concurrency
-    if deployment.rules == "vllm":
+    if deployment.rules == "vllm" or deployment.machine.host_link_bytes_per_s is not None:
         workspace = fused_workspace(model, parallel, step_tokens=deployment.step_tokens, sequences=sequences)
     else:
         workspace = kvist_workspace(

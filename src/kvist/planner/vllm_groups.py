@@ -10,7 +10,7 @@ from one pool, so one block must take the same bytes whichever group has it. Wha
 Layers that all keep the same tokens are one group whatever their sizes, and none of this is needed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -103,6 +103,10 @@ def vllm_groups(layers: Sequence[KvLayer], form: KvFormat, block_tokens: int) ->
     blocks = {index: _block(layers[index], form, tokens, state_bytes) for index in indices}
     if _alike(list(blocks.values())):
         return (VllmGroup(layers=tuple(blocks), blocks=tuple(blocks.values())),)
+    if {block.kind for block in blocks.values()} == {"full", "window"} and _latents_cannot_grow(blocks.values()):
+        # vLLM's way out: windows are kept whole, so that all layers keep the same tokens again.
+        whole = tuple(replace(block, kind="full", reach=None) for block in blocks.values())
+        return (VllmGroup(layers=tuple(blocks), blocks=whole),)
     most = Bytes(max(block.bytes_taken for block in blocks.values()))
     return _divided({index: _of_size(block, most) for index, block in blocks.items()})
 
@@ -149,6 +153,12 @@ def _alike(blocks: Sequence[LayerBlock]) -> bool:
         (each.kind, each.reach, each.block_tokens) == (first.kind, first.reach, first.block_tokens) for each in blocks
     )
     return same and (first.kind != "state" or all(each.bytes_taken == first.bytes_taken for each in blocks))
+
+
+def _latents_cannot_grow(blocks: Collection[LayerBlock]) -> bool:
+    """Whether some latent layer's block fits no whole number of times into the largest, as it would have to."""
+    most = max(block.bytes_taken for block in blocks)
+    return any(most % block.bytes_taken for block in blocks if isinstance(block.layer, LatentLayer))
 
 
 def _of_size(block: LayerBlock, size: Bytes) -> LayerBlock:
