@@ -7,6 +7,7 @@ examples:
   kvist plan --model llama-3.1-70b --gpu h200 --tp 2 --context 131072 --concurrency 4 --kv-dtype fp8
   kvist plan --model ~/models/mine --gpu-memory 80GiB --concurrency 16
   kvist plan --model smollm2 --engine kvist --gpu-memory 8GiB --json
+  kvist plan --model qwen3-8b --gpu l40s --check http://127.0.0.1:8000
 """
 
 
@@ -18,13 +19,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description=(
             "Says what the KV of a model takes on given accelerators, what is left for it, how many requests fit, "
             "what each change would buy, from which prompt length on loading beats computing, and what to type. Needs "
-            "no GPU and downloads nothing. Status 1 when what is asked for does not fit."
+            "no GPU and downloads nothing. Status 1 when what is asked for does not fit, or, with --check, when the "
+            "server differs in a way that nothing explains."
         ),
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_what(parser)
     _add_how(parser)
+    parser.add_argument(
+        "--check",
+        metavar="URL",
+        help="compare with what the vLLM or Kvist that runs there reports, and say why it differs",
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON, with units in the names")
     parser.set_defaults(run=run)
 
@@ -72,10 +79,11 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command.
 
     Returns:
-        0 when what is asked for fits, 1 when it does not.
+        0 when what is asked for fits, 1 when it does not; with --check, 0 when all that differs is explained.
 
     Raises:
         ConfigError: what was given cannot be.
+        WireError: the server to compare with does not answer, or not as one.
     """
     # Late: the parser is built for every command and for --help, which must answer at once.
     from kvist.cli.plan_run import run_plan  # noqa: PLC0415

@@ -26,13 +26,19 @@ def run_plan(args: argparse.Namespace, console: Console | None = None) -> int:
         console: where to show it; None: standard output.
 
     Returns:
-        0 when what is asked for fits, 1 when it does not.
+        0 when what is asked for fits, 1 when it does not; with --check, 0 when all that differs is explained.
 
     Raises:
         ConfigError: what was given cannot be.
+        WireError: the server to compare with does not answer, or not as one.
     """
     answer = answered(ask_of(args))
     console = console or _console()
+    if args.check is not None:
+        # Late: what speaks HTTP is heavy, and a plan needs none of it.
+        from kvist.cli.plan_check import run_check  # noqa: PLC0415
+
+        return run_check(answer, args.check, console, as_json=args.json)
     if args.json:
         text = json.dumps(report(answer), indent=2)
         console.print(text, markup=False, highlight=False, soft_wrap=True, emoji=False)
