@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from kvist.base.errors import ConfigError
 from kvist.base.units import Bytes
-from kvist.geometry.groups import DTYPE_BYTES, Dtype
+from kvist.geometry.groups import DTYPE_BYTES, Dtype, token_bytes
 from kvist.geometry.layers import AttentionLayer, KvLayer, LatentLayer, RecurrentLayer
 
 
@@ -66,8 +66,12 @@ class KvDtype:
                 if not self.for_attention:
                     fitting = ", ".join(each.name for each in KV_DTYPES.values() if each.for_attention)
                     raise ConfigError(f"KV dtype {self.name} is for latent attention (MLA) only; use one of {fitting}")
-                per_head = self.vector_bytes(layer.head_dim_k) + self.vector_bytes(layer.head_dim_v)
-                return Bytes(layer.kv_heads * per_head)
+                return token_bytes(
+                    kv_heads=layer.kv_heads,
+                    head_dim_k=layer.head_dim_k,
+                    head_dim_v=layer.head_dim_v,
+                    vector_bytes=self.vector_bytes,
+                )
             case LatentLayer():
                 return self._latent_bytes(layer)
             case _:

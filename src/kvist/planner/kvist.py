@@ -6,7 +6,7 @@ The arithmetic is `kvist.planner.budget`, which start-up and admission use; this
 from kvist.base.errors import CapacityError, ConfigError
 from kvist.base.units import Bytes
 from kvist.geometry.groups import DTYPE_BYTES, Dtype, KvGroup
-from kvist.geometry.layers import AttentionLayer, ModelLayers
+from kvist.geometry.layers import AttentionLayer, ModelLayers, attention_groups
 from kvist.planner.budget import KvLimits, KvPlan, plan_groups
 from kvist.planner.kv_dtype import KvDtype
 from kvist.planner.search import largest
@@ -18,25 +18,15 @@ def kvist_groups(model: ModelLayers) -> tuple[KvGroup, ...]:
     Raises:
         ConfigError: a layer is of a kind that the engine does not serve.
     """
-    kinds: dict[AttentionLayer, list[int]] = {}
+    served = []
     for index, layer in enumerate(model.layers):
         if not isinstance(layer, AttentionLayer) or layer.chunk is not None:
             raise ConfigError(
                 f"Kvist's own engine does not serve layers such as layer {index} of {model.model_type}:"
                 f" {layer}; plan by the rules of vLLM"
             )
-        kinds.setdefault(layer, []).append(index)
-    groups = (
-        KvGroup(
-            layers=tuple(indices),
-            kv_heads=layer.kv_heads,
-            head_dim_k=layer.head_dim_k,
-            head_dim_v=layer.head_dim_v,
-            window=layer.window,
-        )
-        for layer, indices in kinds.items()
-    )
-    return tuple(sorted(groups, key=lambda group: (group.window is not None, -(group.window or 0))))
+        served.append(layer)
+    return attention_groups(served)
 
 
 def kvist_dtype(dtype: KvDtype) -> Dtype:

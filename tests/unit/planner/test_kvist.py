@@ -43,7 +43,9 @@ def test_layers_become_groups_that_see_furthest_first() -> None:
     ],
 )
 def test_what_the_engine_does_not_serve_is_not_planned_for_it(layer: KvLayer) -> None:
-    with pytest.raises(ConfigError, match=r"does not serve layers such as layer 1 of any: .* plan by the rules of vLLM"):
+    with pytest.raises(
+        ConfigError, match=r"does not serve layers such as layer 1 of any: .* plan by the rules of vLLM"
+    ):
         kvist_groups(model_of(FULL, layer))
 
 
