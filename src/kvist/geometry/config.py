@@ -13,6 +13,7 @@ from kvist.geometry.architectures import find_architecture
 from kvist.geometry.fields import Fields, show
 from kvist.geometry.groups import Dtype, KvGroup, ModelGeometry
 from kvist.geometry.heads import HIDDEN_MAX, Heads, read_heads
+from kvist.geometry.layers import AttentionLayer, attention_groups
 from kvist.geometry.rope import read_rope
 
 _REQUIRED = (
@@ -109,16 +110,16 @@ def refuse_what_is_not_decoded_causally(fields: Fields) -> None:
 
 
 def _groups(windows: tuple[int | None, ...], heads: Heads) -> tuple[KvGroup, ...]:
-    distinct = sorted(set(windows), key=lambda window: (window is not None, -(window or 0)))
-    return tuple(
-        KvGroup(
-            layers=tuple(layer for layer, own in enumerate(windows) if own == window),
-            kv_heads=heads.kv,
-            head_dim_k=heads.dim,
-            head_dim_v=heads.dim,
-            window=None if window is None else Tokens(window),
-        )
-        for window in distinct
+    return attention_groups(
+        [
+            AttentionLayer(
+                kv_heads=heads.kv,
+                head_dim_k=heads.dim,
+                head_dim_v=heads.dim,
+                window=None if window is None else Tokens(window),
+            )
+            for window in windows
+        ]
     )
 
 

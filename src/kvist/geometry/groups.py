@@ -4,6 +4,7 @@ Knows shapes and bytes; does not know where they came from, nor any tensor libra
 that asks "how much" or "which layers" asks here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,21 @@ from kvist.base.units import Bytes, Tokens
 Dtype = Literal["bfloat16", "float16", "float32"]
 
 DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+def token_bytes(*, kv_heads: int, head_dim_k: int, head_dim_v: int, vector_bytes: Callable[[int], int]) -> Bytes:
+    """KV bytes that one token takes in one attention layer: the one formula, whatever the number format.
+
+    Args:
+        kv_heads: of the layer.
+        head_dim_k: numbers per key head and token.
+        head_dim_v: numbers per value head and token.
+        vector_bytes: bytes of a vector of so many numbers.
+
+    >>> token_bytes(kv_heads=8, head_dim_k=128, head_dim_v=128, vector_bytes=lambda numbers: 2 * numbers)
+    4096
+    """
+    return Bytes(kv_heads * (vector_bytes(head_dim_k) + vector_bytes(head_dim_v)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +50,13 @@ class KvGroup:
 
     def bytes_per_token(self, dtype: Dtype) -> Bytes:
         """KV bytes that one token takes over all layers of this group."""
-        per_layer = self.kv_heads * (self.head_dim_k + self.head_dim_v)
-        return Bytes(len(self.layers) * per_layer * DTYPE_BYTES[dtype])
+        per_layer = token_bytes(
+            kv_heads=self.kv_heads,
+            head_dim_k=self.head_dim_k,
+            head_dim_v=self.head_dim_v,
+            vector_bytes=lambda numbers: numbers * DTYPE_BYTES[dtype],
+        )
+        return Bytes(len(self.layers) * per_layer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvist.base.units import Tokens
-from kvist.geometry.groups import Dtype
+from kvist.geometry.groups import Dtype, KvGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +124,28 @@ class ModelLayers:
     dtype: Dtype
     weight_bits: float | None
     parameters: Parameters
+
+
+def attention_groups(layers: Sequence[AttentionLayer]) -> tuple[KvGroup, ...]:
+    """Layers that are alike as groups: those that see furthest first, else in the order of their first layers.
+
+    Args:
+        layers: of a model that has attention in all of them, and no chunks.
+    """
+    kinds: dict[AttentionLayer, list[int]] = {}
+    for index, layer in enumerate(layers):
+        kinds.setdefault(layer, []).append(index)
+    groups = (
+        KvGroup(
+            layers=tuple(indices),
+            kv_heads=layer.kv_heads,
+            head_dim_k=layer.head_dim_k,
+            head_dim_v=layer.head_dim_v,
+            window=layer.window,
+        )
+        for layer, indices in kinds.items()
+    )
+    return tuple(sorted(groups, key=lambda group: (group.window is not None, -(group.window or 0))))
 
 
 def storing(layers: Sequence[KvLayer]) -> tuple[int, ...]:
