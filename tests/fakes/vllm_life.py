@@ -100,7 +100,11 @@ class VllmLife:
             **settings,
         )
         ports = Ports(
-            clock=self.rig.clock, tenants=Tenants(b"secret"), scheme=b"naive", adapter_digest=digest_of, handles=()
+            clock=self.rig.clock,
+            tenants=Tenants(b"secret"),
+            scheme=b"naive",
+            adapter_digest=digest_of,
+            is_clean=lambda: self.engine.is_clean,
         )
         self.side = SchedulerSide(self.rig.fabric, described, ports)
         self.workers = Workers(shape.workers, len(shape.groups), self.rig.regions.view, self.dice, manners or Manners())

@@ -111,7 +111,11 @@ class Replay:
             pool_blocks=begin["blocks"],
         )
         ports = Ports(
-            clock=self._rig.clock, tenants=Tenants(bytes(32)), scheme=b"sha256", adapter_digest=lambda _: None
+            clock=self._rig.clock,
+            tenants=Tenants(bytes(32)),
+            scheme=b"sha256",
+            adapter_digest=lambda _: None,
+            is_clean=lambda: True,
         )
         self.side = SchedulerSide(self._rig.fabric, settings, ports)
         self._front = Front(self.side, block_tokens=block_tokens, groups=begin["groups_in_all"])

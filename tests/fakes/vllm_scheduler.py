@@ -10,7 +10,7 @@ from hashlib import blake2b
 from fakes.dice import Dice
 from fakes.vllm_pool import Pool
 from fakes.vllm_shape import Request, Shape
-from fakes.vllm_workers import Told, Workers, cell
+from fakes.vllm_workers import MIXED, Told, Workers, cell
 from kvist.connectors.vllm.orders import StepOrders
 from kvist.connectors.vllm.requests import EngineRequest, StepView
 from kvist.connectors.vllm.scheduler import SchedulerSide
@@ -21,6 +21,7 @@ class Engine:
 
     Attributes:
         era: how often the weights were replaced.
+        is_clean: whether all that is cached is of this era; a reset fails while somebody has blocks, as vLLM's does.
         cached, external: tokens that requests began with: found in the engine, and loaded.
     """
 
@@ -31,7 +32,8 @@ class Engine:
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self.era = self.cached = self.external = self.preemptions = self.finished = self.aborted = 0
-        self.failed_loads = self.held = self.reliefs = 0
+        self.failed_loads = self.held = self.reliefs = self.resets_refused = 0
+        self.is_clean, self._eras = True, dict[int, int]()
         self._told: set[str] = set()
         self._failed: set[str] = set()
         self._preempted: set[str] = set()
@@ -56,7 +58,10 @@ class Engine:
     def reset(self) -> None:
         """The weights are replaced: what is cached is of no use, what runs goes on as it is."""
         self.era += 1
-        self.pool.forget()
+        self.is_clean = self.pool.free == self.shape.pool_blocks - 1
+        self.resets_refused += not self.is_clean
+        if self.is_clean:
+            self.pool.forget()
 
     def shown(self, request: Request) -> EngineRequest:
         """As the side sees it."""
@@ -193,10 +198,12 @@ class Engine:
             new += missing + sum(self.pool.is_free(block) for block in found if block)
         if new + (self._reserved(request, end) if external else 0) > self.pool.free:
             return False
-        for block in [block for table in tables for block in table if block]:
+        reused = [block for table in tables for block in table if block]
+        for block in reused:
             self.pool.touch(block)
         request.tables = [[self.pool.take() if block is None else block for block in table] for table in tables]
-        request.era = self.era
+        is_new = all(self._eras[block] == self.era for block in reused)
+        request.era = self.era if is_new else MIXED
         return True
 
     def _reserved(self, request: Request, end: int) -> int:
@@ -229,8 +236,6 @@ class Engine:
 
     def _cache(self, request: Request, end: int) -> None:
         """Full blocks of what is computed now, or was loaded, are found from now on."""
-        if request.era != self.era:
-            return
         for group, (size, _) in enumerate(self.shape.groups):
             for index in range(min(end // size, len(request.tables[group]))):
                 if block := request.tables[group][index]:
@@ -271,10 +276,11 @@ class Engine:
             begin, end = request.external
             size = self.shape.groups[group][0]
             assert begin <= place * size < end, f"{load} goes to tokens {place * size}, of [{begin}, {end})"
+            self._eras |= dict.fromkeys(load.copy.blocks, self.era)
             self.workers.expected[load.copy.id] = b"".join(
                 each
                 for index in range(place, place + len(load.copy.blocks))
-                for each in self._cells(request, group, index)
+                for each in self._cells(request, group, index, self.era)
             )
 
     def _compute(self, scheduled: dict[str, int]) -> None:
@@ -285,8 +291,9 @@ class Engine:
                 for index in range(request.computed // size, -(-end // size)):
                     full = (index + 1) * size <= end
                     garbage = [b"\xdd" * 16] * self.shape.workers
-                    cells = self._cells(request, group, index) if full else garbage
+                    cells = self._cells(request, group, index, request.era) if full else garbage
                     self.workers.write(request.tables[group][index], cells)
+                    self._eras[request.tables[group][index]] = request.era
 
     def _check(self, scheduled: dict[str, int]) -> None:
         """Whatever a request attends to is what its tokens stand for."""
@@ -297,9 +304,10 @@ class Engine:
                 for index in range(first // size, (request.computed + tokens) // size):
                     block = request.tables[group][index]
                     assert block, f"{id_} attends to block {index} of group {group}, which is not there"
-                    assert self.workers.read(block) == self._cells(request, group, index), (
-                        f"{id_} attends to a wrong block {index} of group {group}"
-                    )
+                    era = self._eras[block]
+                    is_right = self.workers.read(block) == self._cells(request, group, index, era)
+                    assert is_right, f"{id_} attends to a wrong block {index} of group {group}"
+                    assert request.era in {era, MIXED}, f"{id_} attends to a block of another era"
 
     def _update(self, told: Told, scheduled: dict[str, int]) -> None:
         self._fail(told)
@@ -386,6 +394,6 @@ class Engine:
         size = self.shape.groups[group][0]
         return request.hashes[(index + 1) * size // self.shape.hash_tokens - 1]
 
-    def _cells(self, request: Request, group: int, index: int) -> Sequence[bytes]:
+    def _cells(self, request: Request, group: int, index: int, era: int) -> Sequence[bytes]:
         name = self._name(request, group, index)
-        return [cell(name, group, worker, request.era) for worker in range(self.shape.workers)]
+        return [cell(name, group, worker, era) for worker in range(self.shape.workers)]

@@ -19,6 +19,9 @@ CELL = 16
 
 GARBAGE = b"\xee" * CELL
 
+MIXED = 255
+"""The era of KV that was computed with new weights from KV of old ones: of no use to anybody."""
+
 
 def cell(block_hash: bytes, group: int, worker: int, era: int) -> bytes:
     """What a block holds at one worker."""

@@ -241,6 +241,10 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         front = self._own_home.front_if_made
         return front is not None and front.relieve()
 
+    def bind_gpu_block_pool(self, gpu_block_pool: Foreign) -> None:
+        """What vLLM itself has cached."""
+        self._own_home.bind(gpu_block_pool)
+
     def reset_cache(self) -> bool:
         """Nothing that was stored before, here or elsewhere, is found any more."""
         self._own_home.reset()

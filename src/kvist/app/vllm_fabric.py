@@ -21,6 +21,7 @@ from kvist.blocks.window import Retention
 from kvist.connectors.vllm.facts import Records, hash_scheme, kv_facts
 from kvist.connectors.vllm.front import Front
 from kvist.connectors.vllm.identities import Tenants
+from kvist.connectors.vllm.reading import Foreign, OwnCache
 from kvist.connectors.vllm.reading_config import Engine
 from kvist.connectors.vllm.scheduler import SchedulerSide
 from kvist.connectors.vllm.settings import Ports, SchedulerSettings
@@ -55,6 +56,7 @@ class Home:
         self._workers: tuple[WorkerShape, ...] = ()
         self._secret = b""
         self._is_lost = False
+        self._own_cache: OwnCache | None = None
 
     def open(self, workers: Sequence[WorkerShape], machine: str) -> None:
         """Opens the tiers, the first time; an engine that has slept tells of its workers again when it wakes up.
@@ -101,6 +103,10 @@ class Home:
         tiers = ", ".join(spec.name for spec in config.tiers)
         _log.info("tiers %s are open; staging of %s", tiers, format_bytes(config.staging_memory or 0))
 
+    def bind(self, pool: Foreign) -> None:
+        """Remembers where vLLM caches blocks itself."""
+        self._own_cache = OwnCache(pool)
+
     def front(self) -> Front | None:
         """The scheduler's side, made with the first request; None: it could not be made, and vLLM goes on without."""
         if self._front is None and not self._is_lost:
@@ -129,6 +135,8 @@ class Home:
 
     def reset(self) -> None:
         """Goes on in a namespace that nobody ever had: nothing stored before, here or elsewhere, is found in it."""
+        if self._own_cache is not None:
+            self._own_cache.note_reset()
         self._facts = {**self._facts, "epoch": secrets.token_hex(16)}
         namespace = namespace_of(self._facts)
         if self._front is not None:
@@ -141,6 +149,9 @@ class Home:
         if self._front is not None:
             self._front.close()
         self._stack.close()
+
+    def _is_clean(self) -> bool:
+        return self._own_cache is None or self._own_cache.is_clean()
 
     def _met_again(self, workers: Sequence[WorkerShape]) -> None:
         if tuple(sorted(workers, key=_rank)) == self._workers:
@@ -175,6 +186,7 @@ class Home:
             tenants=Tenants(self._secret),
             scheme=hash_scheme(engine.facts, self._chain_start()),
             adapter_digest=lambda adapter: adapters.digest(adapter.name, adapter.path),
+            is_clean=self._is_clean,
             handles=self._open.handles(),
         )
         side = SchedulerSide(self._open.fabric, settings, ports)

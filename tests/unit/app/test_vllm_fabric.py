@@ -100,6 +100,19 @@ def stored(home: Home) -> StepOrders:
     return orders
 
 
+def orders_of(home: Home, name: str, computed: int) -> StepOrders:
+    """What is ordered for a request of which vLLM has so many tokens, when it computes the others."""
+    theirs, _ = asked(home, name)
+    front = home.front()
+    assert front is not None
+    front.matched(theirs, computed)
+    blocks = ([1, 2, 3, 4, 5],)
+    front.allocated(theirs, SimpleNamespace(get_block_ids=lambda: blocks), 0)
+    theirs.num_computed_tokens = computed
+    scheduled = {name: 80 - computed}
+    return front.step(scheduler_output(num_scheduled_tokens=scheduled, kv_connector_block_state=Tables({name: blocks})))
+
+
 def settle(home: Home) -> None:
     """Waits for what the movers have to do."""
     fabric = home._open.fabric if home._open else None
@@ -121,6 +134,17 @@ def test_after_a_reset_nothing_of_before_is_found(home: Home) -> None:
     settle(home)
     home.reset()
     assert asked(home, "second")[1] == 0
+
+
+def test_what_vllm_keeps_at_a_reset_is_not_stored_as_new(home: Home) -> None:
+    pool = SimpleNamespace(cached_block_hash_to_block={})
+    home.bind(pool)
+    stored(home)
+    pool.cached_block_hash_to_block["first"] = 1
+    home.reset()
+    assert not orders_of(home, "second", 32).stores, "32 of its tokens are of before"
+    pool.cached_block_hash_to_block = {"second": 1}
+    assert len(orders_of(home, "third", 32).stores) == 5, "vLLM has emptied its cache since"
 
 
 def test_a_reset_before_the_first_request_counts_too(home: Home) -> None:

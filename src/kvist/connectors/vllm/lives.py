@@ -19,7 +19,8 @@ class Life:
     Attributes:
         tenant: whose it is.
         may_load: whether it may begin with what lies below; False once a load of it failed, until it is preempted.
-        is_stale: whether it began before the cache was reset: nothing of it may be stored.
+        is_stale: whether it began before the cache was reset, or with what vLLM has kept from before: nothing of it may
+            be stored.
         began: whether vLLM has given it blocks.
         reached: tokens that have been computed, or more where guesses of the engine were wrong; None: not known.
         full: blocks that are full, as far as was looked, of those that may be stored.

@@ -17,6 +17,29 @@ Blocks = tuple[Sequence[int], ...]
 """Block ids of a request, by vLLM's group."""
 
 
+class OwnCache:
+    """vLLM's own cache of blocks: whether all of it was computed with what vLLM computes with now.
+
+    At a reset vLLM empties it before it tells connectors, unless somebody has blocks: then it keeps everything, tells
+    whoever asked that this has failed, and tells connectors all the same.
+    """
+
+    def __init__(self, pool: Foreign) -> None:
+        """Looks at the pool of blocks of vLLM's."""
+        self._pool = pool
+        self._kept: Foreign = None
+        self.note_reset()
+
+    def note_reset(self) -> None:
+        """The caches are reset: what this one still has is of before."""
+        found = self._pool.cached_block_hash_to_block
+        self._kept = found if len(found) else None
+
+    def is_clean(self) -> bool:
+        """Whether nothing of before the last reset may be in it; vLLM takes a new map whenever it empties it."""
+        return self._kept is None or self._kept is not self._pool.cached_block_hash_to_block
+
+
 def request_of(request: Foreign) -> EngineRequest:
     """A request as it stands now; its hashes stay vLLM's own list, which grows.
 

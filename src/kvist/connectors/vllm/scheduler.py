@@ -76,6 +76,7 @@ class SchedulerSide:
         life = self._lives.of(request)
         if life.began:
             self._begin_again(life)
+        life.is_stale = computed > 0 and not self._ports.is_clean()
         size = self._settings.block_tokens
         if not life.may_load or computed % size or computed // size >= self._blocks_wanted(request):
             return 0, False
@@ -160,7 +161,7 @@ class SchedulerSide:
         return self._holds.give_way()
 
     def reset(self, namespace: Namespace) -> None:
-        """Nothing of before may be found or stored any more.
+        """Nothing of before may be found or stored any more, nor what is computed from it.
 
         Args:
             namespace: of what is computed from now on; one that never was.

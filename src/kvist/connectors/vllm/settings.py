@@ -65,6 +65,7 @@ class Ports:
         tenants: whose a request's blocks are.
         scheme: how vLLM hashes, and what its chains start from.
         adapter_digest: of an adapter's files; None: it cannot be told from others. Cheap when asked again.
+        is_clean: whether all that vLLM itself has cached was computed with what it computes with now.
         handles: of all memory that orders may name.
     """
 
@@ -72,4 +73,5 @@ class Ports:
     tenants: Tenants
     scheme: bytes
     adapter_digest: Callable[[AdapterName], bytes | None]
+    is_clean: Callable[[], bool]
     handles: tuple[RegionHandle, ...] = ()

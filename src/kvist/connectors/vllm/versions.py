@@ -32,6 +32,7 @@ _SINCE_032: Mapping[str, str] = {
     "update_connector_output": "self, connector_output",
     "request_finished_all_groups": "self, request, block_ids",
     "has_pending_block_frees": "self",
+    "bind_gpu_block_pool": "self, gpu_block_pool",
     "reset_cache": "self",
     # both
     "shutdown": "self",

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from fakes.vllm_objects import Tables, request, scheduler_output
-from kvist.connectors.vllm.reading import allocated_blocks, finished_loads, request_of, step_of
+from kvist.connectors.vllm.reading import OwnCache, allocated_blocks, finished_loads, request_of, step_of
 from kvist.connectors.vllm.requests import AdapterName, EngineRequest
 
 
@@ -65,6 +65,31 @@ def test_blocks_and_ended_loads_are_read() -> None:
     assert allocated_blocks(SimpleNamespace(get_block_ids=lambda: ([4], [5]))) == ([4], [5])
     assert finished_loads(SimpleNamespace(finished_recving={"a"})) == {"a"}
     assert finished_loads(SimpleNamespace(finished_recving=None)) == frozenset()
+
+
+def test_what_vllm_has_cached_is_of_before_until_it_takes_a_new_map() -> None:
+    pool = SimpleNamespace(cached_block_hash_to_block={})
+    cache = OwnCache(pool)
+    assert cache.is_clean()
+    pool.cached_block_hash_to_block[b"a"] = 1
+    assert cache.is_clean(), "nothing was reset"
+    cache.note_reset()
+    assert not cache.is_clean(), "somebody had blocks, so it was not emptied"
+    pool.cached_block_hash_to_block.clear()
+    assert not cache.is_clean()
+    pool.cached_block_hash_to_block = {b"b": 1}
+    assert cache.is_clean(), "it was emptied since"
+    cache.note_reset()
+    assert not cache.is_clean()
+    pool.cached_block_hash_to_block = {}
+    cache.note_reset()
+    pool.cached_block_hash_to_block[b"c"] = 1
+    assert cache.is_clean()
+
+
+def test_a_pool_whose_map_has_gone_is_refused_at_the_start() -> None:
+    with pytest.raises(AttributeError, match="cached_block_hash_to_block"):
+        OwnCache(SimpleNamespace())
 
 
 @pytest.mark.parametrize("gone", ["num_tokens", "block_hashes", "lora_request", "resumable"])

@@ -151,6 +151,26 @@ def test_what_began_before_a_reset_is_not_stored_until_it_begins_again() -> None
     assert len(orders.stores) == 4
 
 
+def test_what_began_with_what_vllm_kept_at_a_reset_is_not_stored() -> None:
+    rig = SideRig()
+    rig.life.engine.is_clean = False
+    rig.side.reset(Namespace(b"new".ljust(32)))
+    tables = {"one": rig.tables(1, 64), "two": rig.tables(11, 64)}
+    for name, computed in (("one", 32), ("two", 0)):
+        made = request(name, name, 64, computed=computed)
+        rig.side.arrived(made)
+        rig.side.matched(made, computed)
+        rig.side.allocated(made, tables[name], 0)
+        orders = rig.step({name: 64 - computed}, requests=[made], tables=tables)
+        assert len(orders.stores) == (0 if computed else 4), "all that follows from old KV is as wrong as it is"
+    one = request("one", "one", 64)
+    rig.step(requests=[one], preempted=["one"])
+    rig.side.matched(one, 32)
+    rig.side.matched(one, 0)
+    rig.side.allocated(one, tables["one"], 0)
+    assert len(rig.step({"one": 64}, requests=[one], tables=tables).stores) == 4, "vLLM has given the old blocks away"
+
+
 def test_a_request_whose_load_failed_from_its_first_block_on_begins_again() -> None:
     rig = SideRig()
     rig.store(request("one", "a", 32))
