@@ -41,7 +41,7 @@ from kvist.app.vllm_metrics import KvistProm, KvistStats
 from kvist.app.vllm_system import running_system, speak_as
 from kvist.connectors.vllm.orders import StepOrders, StepReport
 from kvist.connectors.vllm.reach import WorkerFacts
-from kvist.connectors.vllm.reading import finished_loads
+from kvist.connectors.vllm.reading import finished_frees, finished_loads
 from kvist.connectors.vllm.reading_config import check_setup, engine_of, engine_setup, groups_of, packing_of
 from kvist.connectors.vllm.shapes import WorkerShape
 from kvist.connectors.vllm.statistics import Interval
@@ -227,7 +227,8 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         """A step has ended."""
         if (front := self._own_home.front_if_made) is not None:
             meta = connector_output.kv_connector_worker_meta
-            front.reported(None if meta is None else meta.report, finished_loads(connector_output))
+            report = None if meta is None else meta.report
+            front.reported(report, finished_loads(connector_output), finished_frees(connector_output))
 
     def request_finished_all_groups(
         self, request: Foreign, block_ids: tuple[Sequence[int], ...]

@@ -53,6 +53,7 @@ class Front:
         self._starts: dict[str, int] = {}
         self._awaited: dict[str, _Awaited] = {}
         self._held: set[str] = set()
+        self._going: set[str] = set()  # named as freed, and not given back by vLLM yet: steps may overlap
 
     @property
     def is_detached(self) -> bool:
@@ -101,10 +102,14 @@ class Front:
         for end in orders.ends:
             self._awaited.pop(end.request, None)
         self._held.difference_update(orders.freed)
+        self._going.update(orders.freed)
         return orders
 
-    def reported(self, report: StepReport | None, finished: Collection[str]) -> None:
-        """As `SchedulerSide.reported`."""
+    def reported(
+        self, report: StepReport | None, finished: Collection[str], freed: Collection[str] = frozenset()
+    ) -> None:
+        """As `SchedulerSide.reported`; `freed` are those whose blocks vLLM gives back with it."""
+        self._going.difference_update(freed)
         self._guarded("a report", lambda: self._side.reported(report, finished), None)
 
     def finished(self, request: Foreign, blocks: Blocks) -> bool:
@@ -117,8 +122,8 @@ class Front:
         return held
 
     def relieve(self) -> bool:
-        """As `SchedulerSide.relieve`; detached: whether held blocks are still to be given back."""
-        return self._guarded("a relief", self._side.relieve, bool(self._held))
+        """As `SchedulerSide.relieve`, or whether blocks are on their way; detached: whether some are still held."""
+        return self._guarded("a relief", self._side.relieve, bool(self._held)) or bool(self._going)
 
     def reset(self, namespace: Namespace) -> None:
         """As `SchedulerSide.reset`."""

@@ -94,3 +94,8 @@ def allocated_blocks(blocks: Foreign) -> Blocks:
 def finished_loads(output: Foreign) -> frozenset[str]:
     """Requests whose loads vLLM was just told are over."""
     return frozenset(output.finished_recving or ())
+
+
+def finished_frees(output: Foreign) -> frozenset[str]:
+    """Requests whose blocks vLLM gives back now, as it was just told."""
+    return frozenset(output.finished_sending or ())

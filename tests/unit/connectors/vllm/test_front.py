@@ -162,8 +162,10 @@ def test_blocks_that_are_held_are_given_back_once() -> None:
     rig.front.reported(None, ())
     assert rig.front.relieve()
     assert rig.step().freed == ("long",)
-    assert not rig.front.relieve()
     assert rig.step().freed == ()
+    assert rig.front.relieve(), "where steps overlap, the next one is planned before vLLM has the blocks back"
+    rig.front.reported(None, (), {"long"})
+    assert not rig.front.relieve()
 
 
 def test_detached_nothing_is_claimed_stored_or_held() -> None:

@@ -5,7 +5,14 @@ from types import SimpleNamespace
 import pytest
 
 from fakes.vllm_objects import Tables, request, scheduler_output
-from kvist.connectors.vllm.reading import OwnCache, allocated_blocks, finished_loads, request_of, step_of
+from kvist.connectors.vllm.reading import (
+    OwnCache,
+    allocated_blocks,
+    finished_frees,
+    finished_loads,
+    request_of,
+    step_of,
+)
 from kvist.connectors.vllm.requests import AdapterName, EngineRequest
 
 
@@ -65,6 +72,8 @@ def test_blocks_and_ended_loads_are_read() -> None:
     assert allocated_blocks(SimpleNamespace(get_block_ids=lambda: ([4], [5]))) == ([4], [5])
     assert finished_loads(SimpleNamespace(finished_recving={"a"})) == {"a"}
     assert finished_loads(SimpleNamespace(finished_recving=None)) == frozenset()
+    assert finished_frees(SimpleNamespace(finished_sending={"a"})) == {"a"}
+    assert finished_frees(SimpleNamespace(finished_sending=None)) == frozenset()
 
 
 def test_what_vllm_has_cached_is_of_before_until_it_takes_a_new_map() -> None:
