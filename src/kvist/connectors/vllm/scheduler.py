@@ -51,6 +51,7 @@ class SchedulerSide:
         self._times = StepTimes(overlap=settings.steps_overlap)
         self._tally = Tally()
         self._is_known = False
+        self._turned_away: str | None = None
 
     # ---- how a request begins
 
@@ -77,11 +78,15 @@ class SchedulerSide:
         if life.began:
             self._begin_again(life)
         life.is_stale = computed > 0 and not self._ports.is_clean()
+        self._turned_away = request.id  # unless it is given blocks now
         size = self._settings.block_tokens
         if not life.may_load or computed % size or computed // size >= self._blocks_wanted(request):
             return 0, False
         claim = self._asks.claim(life, request, computed)
-        return (None, False) if claim is None else (claim.tokens, claim.tokens > 0)
+        if claim is None:
+            self._turned_away = None
+            return None, False
+        return claim.tokens, claim.tokens > 0
 
     def allocated(self, request: EngineRequest, blocks: Tables, external: int) -> None:
         """A request was given blocks: begins the load, if some of them are for tokens to be loaded.
@@ -93,6 +98,7 @@ class SchedulerSide:
         """
         life = self._lives.of(request)
         life.began = True
+        self._turned_away = None
         if external <= 0:
             self._asks.drop(request.id)
             return
@@ -117,6 +123,9 @@ class SchedulerSide:
         for request_id in view.scheduled:
             self._scheduled(request_id, view)
         self._time(view)
+        if self._turned_away is not None:
+            self._holds.give_way()
+        self._turned_away = None
         orders = self._orders(view)
         if orders.is_empty and not view.scheduled and self._is_waiting():
             self._fabric.wait(self._settings.idle_wait_s)
@@ -157,7 +166,10 @@ class SchedulerSide:
         return self._holds.keep(life, request, blocks)
 
     def relieve(self) -> bool:
-        """A running request finds no blocks; whether some that are held will be free with the next step's end."""
+        """A running request finds no blocks; whether some that are held will be free with the next step's end.
+
+        Of one that waits nobody says so; it is asked about, and then not given any.
+        """
         return self._holds.give_way()
 
     def reset(self, namespace: Namespace) -> None:

@@ -50,6 +50,22 @@ def test_a_running_request_that_needs_blocks_comes_first() -> None:
     assert not rig.side.relieve()
 
 
+def test_so_does_one_that_waits_and_could_not_begin() -> None:
+    rig = full_of_work(hold_s=60.0, names=("dram",), takes=lambda job, dice, now_s: None)
+    two, three = request("two", "b", 160), request("three", "c", 15)
+    rig.side.matched(three, 0)
+    rig.side.allocated(three, rig.tables(50, 15), 0)
+    assert rig.step({"three": 15}, requests=[three]).is_empty, "it was given blocks"
+    rig.side.matched(two, 0)
+    assert rig.step({"three": 1}, requests=[three]).freed == ("one",)
+
+
+def test_who_waits_for_an_answer_does_not_wait_for_blocks() -> None:
+    rig = full_of_work(hold_s=60.0, names=("pool",), takes=lambda job, dice, now_s: None)
+    assert rig.side.matched(request("two", "b", 160), 0) == (None, False)
+    assert rig.step().is_empty
+
+
 def test_at_most_a_tenth_of_the_pool_is_held() -> None:
     rig = SideRig(replace(FULL, pool_blocks=99), staging_records=4)
     made, tables = request("one", "a", 160), rig.tables(1, 160)
