@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -29,13 +29,16 @@ class OwnServer:
         url: where it listens.
     """
 
-    def __init__(self, command: Sequence[str], ready: str, url: str = "") -> None:
+    def __init__(
+        self, command: Sequence[str], ready: str, url: str = "", environment: Mapping[str, str] | None = None
+    ) -> None:
         """Starts it; returns when it takes requests.
 
         Args:
             command: what starts it.
             ready: matches the line that says so; its first group is the URL, unless that is known.
             url: where it listens, if known.
+            environment: what it is told beside what this process was told.
 
         Raises:
             ConfigError: it did not start; what it said.
@@ -45,7 +48,7 @@ class OwnServer:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {"COLUMNS": "200"},
+            env=os.environ | {"COLUMNS": "200"} | dict(environment or {}),
             start_new_session=True,  # so that whatever it starts ends with it
         )
         self._lines: list[str] = []

@@ -20,6 +20,9 @@ _SETTLE_S = 120.0
 _FIGURES_S = 0.3
 """Kvist's figures under vLLM are sent with a step, and no more often."""
 
+_RESTING = 0.1
+"""Of one core, at most, while at rest."""
+
 _BUSY = ("kvist_stores_running", "kvist_requests_held", "kvist_loads_running", "vllm:kv_cache_usage_perc")
 
 
@@ -54,6 +57,20 @@ class OwnVllm(OwnServer):
             found = self.figures()
             quiet = 0 if any(found.get(name, 0.0) for name in _BUSY) else quiet + 1
             pause.wait(_FIGURES_S)
+
+    def rest(self) -> None:
+        """Returns when it no longer uses a core: vLLM's workers spin for a while before they sleep.
+
+        Raises:
+            ConfigError: it goes on for too long.
+        """
+        clock, pause = SystemClock(), threading.Event()
+        deadline_s = clock.now_s() + _SETTLE_S
+        used_s = self.cpu_s()
+        while not pause.wait(_FIGURES_S) and (now_used_s := self.cpu_s()) > used_s + _RESTING * _FIGURES_S:
+            used_s = now_used_s
+            if clock.now_s() > deadline_s:
+                raise ConfigError(f"{self.url} did not come to rest within {_SETTLE_S} s")
 
     def forget(self) -> None:
         """Empties vLLM's own prefix cache, once everything is in the tiers.
@@ -94,14 +111,23 @@ def own_vllm(model: str, tiers: Sequence[str] = (), flags: Sequence[str] = ()) -
     command += ["--kv-cache-memory-bytes", str(2**30), *flags]
     if tiers:
         command += ["--kv-transfer-config", json.dumps(transfer_config(tiers))]
-    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # the server's; it has `/reset_prefix_cache` only then
-    server = OwnVllm(command, "Application startup complete", f"http://127.0.0.1:{port}")
+    environment = {
+        "VLLM_SERVER_DEV_MODE": "1",  # it has `/reset_prefix_cache` only then
+        "VLLM_CPU_OMP_THREADS_BIND": cores_of_workers(),
+    }
+    server = OwnVllm(command, "Application startup complete", f"http://127.0.0.1:{port}", environment)
     try:
         with httpx.Client(transport=httpx.HTTPTransport(retries=6)) as client:
             client.get(f"{server.url}/health")  # it listens only shortly after saying that it has started
         yield server
     finally:
         server.stop()
+
+
+def cores_of_workers() -> str:
+    """All cores but the last: by itself vLLM would compute on others with a connector than without."""
+    cores = sorted(os.sched_getaffinity(0))
+    return ",".join(map(str, cores[:-1] or cores))
 
 
 def transfer_config(tiers: Sequence[str]) -> dict[str, object]:

@@ -55,6 +55,7 @@ async def measure(servers: dict[bool, OwnVllm], args: argparse.Namespace) -> lis
             for key in (turn % 2 == 0, turn % 2 == 1):
                 answer = await asked[key].ask(integers(args.seed, f"{turn}", args.prompt, IDS), args.output)
                 await asyncio.to_thread(servers[key].settle_below)
+                await asyncio.to_thread(servers[key].rest)
                 if turn >= 0:
                     samples.append(Sample(round=turn, has_tiers=key, ttft_s=answer.ttft_s, latency_s=answer.latency_s))
     check_stored(servers[True], args)
