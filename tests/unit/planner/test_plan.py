@@ -28,7 +28,7 @@ BF16 = KvFormat(kv=kv_dtype("bfloat16"), ssm="float32")
 
 def deployment(model: ModelLayers, gib: float = 139.8, **more: object) -> Deployment:
     asked: dict[str, object] = {"context_tokens": Tokens(8192), "concurrency": 4} | more
-    return Deployment(model=model, machine=machine_of(gib), form=BF16, **asked)  # type: ignore[arg-type]
+    return Deployment(model=model, machine=machine_of(gib), form=BF16, **asked)  # type: ignore[arg-type]  # tests name the fields
 
 
 def test_llama_70b_on_two_h200() -> None:
