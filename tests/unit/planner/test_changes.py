@@ -121,3 +121,12 @@ def test_the_remedies_of_long_requests() -> None:
     }
     assert found["concurrency"].value == plan(TIGHT).concurrent_requests == 2
     assert "utilisation" not in found
+
+
+def test_the_least_percent_more_is_found() -> None:
+    asked = replace(TIGHT, concurrency=3, utilisation=0.9)
+    per_percent = TIGHT.machine.bytes_total // 100
+    missing = plan(asked).missing_bytes_per_rank
+    found = by_knob(remedies(asked))["utilisation"]
+    assert found.value == pytest.approx(0.9 + -(-missing // per_percent) / 100)
+    assert found.value == 0.91

@@ -31,6 +31,12 @@ def test_blocks_of_one_request(tokens: int, full: int, window: int, chunk: int) 
     assert [LIMITS.group_blocks(group(layer), tokens) for layer in (FULL, WINDOW, CHUNK)] == [full, window, chunk]
 
 
+@pytest.mark.parametrize(("window", "blocks"), [(129, 13), (130, 14)])
+def test_a_window_counts_the_token_that_reads(window: int, blocks: int) -> None:
+    layer = AttentionLayer(kv_heads=4, head_dim_k=64, head_dim_v=64, window=Tokens(window))
+    assert LIMITS.group_blocks(group(layer), 10_000) == blocks  # 128 or 129 tokens before the 64 of a step
+
+
 def test_steps_in_flight_keep_what_has_passed() -> None:
     two = VllmLimits(step_tokens=64, steps_in_flight=2)
     assert two.group_blocks(group(WINDOW), 10_000) == -(-(127 + 128) // 16) + 1
