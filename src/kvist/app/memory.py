@@ -4,6 +4,7 @@ Reads /proc and the control group's files; decides nothing (`kvist.planner.budge
 """
 
 import contextlib
+import ctypes
 import resource
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,13 @@ def bytes_resident() -> Bytes:
     return Bytes(psutil.Process().memory_info().rss)
 
 
+def give_back() -> None:
+    """Gives the system what was freed here and kept for later, where the C library can; elsewhere it stays."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
 def start_peak() -> None:
     """Starts the resident peak anew, where the system can; elsewhere the peak is the process's whole life's."""
     # Absent outside Linux and from small kernels, and not writable in some sandboxes.
@@ -66,7 +74,8 @@ class HostMeter:
         self._before = Bytes(0)
 
     def start(self) -> None:
-        """What is taken from now on counts."""
+        """What is taken from now on counts, also where it was taken before and given back."""
+        give_back()
         self._before = bytes_resident()
         start_peak()
 

@@ -204,3 +204,22 @@ def test_the_peak_is_the_most_since_it_was_started() -> None:
 def test_the_peak_is_never_below_what_is_resident() -> None:
     start_peak()
     assert bytes_peak() >= 0.99 * bytes_resident()
+
+
+AGAIN = """
+from kvist.app.memory import HostMeter
+
+def take():
+    return [bytearray(100_000) for _ in range(960)]
+
+meter = HostMeter()
+last = take()[-1]  # all before it is given back, and kept for later by the C library
+meter.start()
+again = take()
+print(meter.taken())
+"""
+
+
+def test_what_is_taken_again_counts_though_the_process_had_kept_it() -> None:
+    taken = int(subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=True).stdout)
+    assert 88 * 2**20 <= taken <= 104 * 2**20

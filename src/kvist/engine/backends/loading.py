@@ -51,6 +51,8 @@ def load_model(
             # The stubs do not know that asking for `output_loading_info` makes a pair of the answer.
             model, differences = cast("tuple[PreTrainedModel, Differences]", loaded)
             torch.nn.Module.to(model, device)
+            if device.type == "cpu":
+                _own(model)
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 raise CapacityError(f"the weights in {directory} do not fit into memory: {error}") from error
@@ -58,6 +60,16 @@ def load_model(
     check_weights(directory, differences)
     check_model(model, geometry)
     return model
+
+
+def _own(model: PreTrainedModel) -> None:
+    """Copies the weights out of the files that they are mapped from, one after the other.
+
+    Mapped ones come into memory as they are first read, so that the first step would be charged with them and the
+    system would count them among what is free; and whoever shortens a mapped file ends the process that reads it.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def check_weights(directory: Path, differences: Differences) -> None:

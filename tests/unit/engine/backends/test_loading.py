@@ -254,3 +254,18 @@ def test_a_window_that_the_architecture_does_not_read_is_none(tmp_path: Path) ->
     geometry = geometry_from_config(json.loads((tmp_path / "config.json").read_text()))
     assert [group.window for group in geometry.groups] == [None]
     check_model(load(tmp_path, geometry), geometry)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_are_in_memory_of_their_own_and_tied_ones_still_one(tied: bool, tmp_path: Path) -> None:
+    """Whoever changes or shortens a file after it was read changes nothing in here."""
+    config = tiny_configs()["llama"]
+    config.tie_word_embeddings = tied
+    tiny_model(config).save_pretrained(tmp_path)
+    model = load(tmp_path, geometry_from_config(json.loads((tmp_path / "config.json").read_text())))
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    before = {name: tensor.clone() for name, tensor in model.named_parameters()}
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.named_parameters())
+    assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) == tied
+    assert weights_bytes(model) == sum(tensor.nbytes for tensor in before.values())
