@@ -153,6 +153,8 @@ def deployment_of(ask: Ask, model: PlannedModel, machine: Machine) -> Deployment
         ConfigError: a value is out of range, or a dtype is not known.
     """
     layers = model.layers
+    if ask.rules == "kvist" and model.positions_kvist is not None:
+        layers = replace(layers, positions_max=model.positions_kvist)
     dtype = layers.dtype if ask.kv_dtype == AUTO else ask.kv_dtype
     state = _state_dtype((model.state_dtype or layers.dtype) if ask.state_dtype == AUTO else ask.state_dtype)
     return Deployment(

@@ -15,8 +15,9 @@ from kvist.app.catalogue_data import unknown
 from kvist.app.published_models import PublishedModel, published, published_models
 from kvist.app.safetensors_check import INDEX, SINGLE, check_weights
 from kvist.base.errors import ModelError
-from kvist.base.units import Bytes
+from kvist.base.units import Bytes, Tokens
 from kvist.engine.backends.gguf_header import read_header
+from kvist.geometry.config import geometry_from_config
 from kvist.geometry.fields import Fields, show
 from kvist.geometry.layers import ModelLayers
 from kvist.geometry.published import model_layers, model_layers_from_gguf
@@ -38,6 +39,9 @@ class PlannedModel:
         state_dtype: of recurrent states, where the configuration says it; None: that of the weights.
         weights_bytes: of the files that hold them; None: there are none here, and they are counted.
         weights_from: where that figure is from, in words.
+        positions_kvist: longest sequence that Kvist's own engine would take, where it serves the model: keys of some
+            models depend on how long the sequence becomes, and are kept only as long as they do not; None: it does not
+            serve it, or takes as many as the layers say.
     """
 
     name: str
@@ -47,6 +51,7 @@ class PlannedModel:
     state_dtype: str | None
     weights_bytes: Bytes | None
     weights_from: str
+    positions_kvist: Tokens | None = None
 
 
 def planned_model(given: str, *, weights: Bytes | None = None) -> PlannedModel:
@@ -146,7 +151,15 @@ def _from_config(config: Mapping[str, object], weights: Bytes | None, weights_fr
         state_dtype=_state_dtype(Fields(values=config, source=_CONFIG)),
         weights_bytes=weights,
         weights_from=weights_from,
+        positions_kvist=_positions_kvist(config),
     )
+
+
+def _positions_kvist(config: Mapping[str, object]) -> Tokens | None:
+    try:
+        return geometry_from_config(config).positions_max
+    except ModelError:
+        return None
 
 
 def _state_dtype(fields: Fields) -> str | None:

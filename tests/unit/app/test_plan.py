@@ -1,11 +1,17 @@
 """A question is completed with what is known, and answered; what cannot be is one error that names the value."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from kvist.app.engine import read_geometry
 from kvist.app.plan import Answer, Ask, GpuAsk, answered, machine_of
 from kvist.base.errors import ConfigError
 from kvist.base.units import Bytes
 from kvist.planner.sharding import Parallel
+from tiny_families import as_file
+from tiny_models import tiny_configs
 
 H200, L4 = GpuAsk(name="h200"), GpuAsk(name="l4")
 
@@ -33,6 +39,18 @@ def test_what_is_not_said_is_what_the_engine_would_take() -> None:
     assert (asked.form.kv.name, asked.form.conv, asked.form.ssm) == ("bfloat16", "bfloat16", "bfloat16")
     kvist = about("smollm2", GpuAsk(memory=Bytes(8 * 2**30)), rules="kvist").deployment
     assert (kvist.context_tokens, kvist.utilisation, kvist.step_tokens) == (8192, 0.8, 1024)
+
+
+def test_kvist_takes_no_more_positions_than_its_engine_does(tmp_path: Path) -> None:
+    """Beyond its first positions a model of this kind rotates all keys anew, so that none can be kept."""
+    (tmp_path / "config.json").write_text(json.dumps(as_file(tiny_configs()["phi3-longrope"])))
+    asked = {"model": str(tmp_path), "gpu": GpuAsk(memory=Bytes(2**30))}
+    assert about(**asked).deployment.context_tokens == 512
+    kvist = about(**asked, rules="kvist")
+    assert kvist.deployment.context_tokens == read_geometry(tmp_path).positions_max == 80
+    assert kvist.plan.longest_request_tokens == 80
+    with pytest.raises(ConfigError, match="longer than the model's 80 positions"):
+        about(**asked, rules="kvist", context=81)
 
 
 @pytest.mark.parametrize(
