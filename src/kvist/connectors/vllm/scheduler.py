@@ -105,6 +105,8 @@ class SchedulerSide:
         taken = self._asks.take(request.id)
         assert taken is not None, f"{request.id} was given blocks for {external} tokens that nobody claimed"
         ticket, claim = taken
+        # Of a shorter hit, windows would need other blocks than those that were planned.
+        assert external == claim.tokens, f"{request.id} takes {external} of the {claim.tokens} tokens that were claimed"
         life.local = claim.computed
         life.planned = _sources(claim.plan)
         self._loads.begin(Load(request.id, life, ticket, claim), blocks, external)

@@ -108,6 +108,15 @@ def test_blocks_that_nobody_claimed_are_a_mistake() -> None:
         rig.side.allocated(request("one", "a", 96), rig.tables(1, 96), 96)
 
 
+def test_a_claim_is_taken_whole_or_not_at_all() -> None:
+    rig = SideRig(HYBRID)
+    rig.store(request("one", "a", 96))
+    two = request("two", "a", 97)
+    assert rig.claim(two) == 96
+    with pytest.raises(AssertionError, match="takes 64 of the 96"):
+        rig.side.allocated(two, ([1, 2], [0, 0, 7, 8]), 64)
+
+
 def test_closing_leaves_nothing_behind() -> None:
     rig = SideRig()
     rig.store(request("one", "a", 96))
