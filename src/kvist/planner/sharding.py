@@ -102,8 +102,9 @@ def rank_layers(model: ModelLayers, parallel: Parallel, stage: int) -> tuple[KvL
         ConfigError: something does not divide, or a layer would read KV of another stage.
     """
     own = stage_layers(len(model.layers), parallel.pipeline)[stage]
-    layers = sharded(model, parallel)
-    return tuple(_moved(layers[index], index, own) for index in own)
+    # Its own only: a plan asks for every stage, and searches make thousands of plans.
+    layers = sharded(replace(model, layers=model.layers[own.start : own.stop]), parallel)
+    return tuple(_moved(layer, index, own) for index, layer in zip(own, layers, strict=True))
 
 
 def _moved(layer: KvLayer, index: int, own: range) -> KvLayer:
