@@ -67,7 +67,7 @@ def parse_url(text: str) -> str:
     try:
         parts = urlsplit(text)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        httpx.URL(text)
+        _ = httpx.URL(text).host  # read late, and may then be no name at all
     except (ValueError, httpx.InvalidURL) as error:
         raise ConfigError(f"{text!r} is not a URL ({error}); {remedy}") from error
     if not valid or parts.query or parts.fragment or not text.isprintable() or " " in text:

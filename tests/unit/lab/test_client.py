@@ -72,6 +72,7 @@ def test_a_base_url_is_understood_with_and_without_its_version(typed: str, meant
         "http://h\x00",
         "file:///etc/passwd",
         "http://\u2603.x",
+        "http://xn--a:80",
     ],
 )
 def test_what_is_no_base_url_is_refused_with_an_example(typed: str) -> None:
