@@ -11,7 +11,7 @@ from kvist.base.errors import ConfigError
 from kvist.base.units import Bytes, Tokens, format_bytes
 from kvist.geometry.groups import DTYPE_BYTES, Dtype
 from kvist.planner.breakeven import BreakEven, break_even
-from kvist.planner.changes import Change, changes, remedies
+from kvist.planner.changes import Change, Knob, changes, remedies
 from kvist.planner.deployment import Deployment
 from kvist.planner.kv_dtype import KvFormat, kv_dtype
 from kvist.planner.memory import Machine, Rules
@@ -25,6 +25,17 @@ _UTILISATION: dict[Rules, float] = {"vllm": 0.92, "kvist": 0.8}
 
 _STEP_TOKENS: dict[Rules, int] = {"vllm": 8192, "kvist": 1024}
 """Likewise; vLLM takes 2,048 on GPUs of less than 70 GiB and on the A100, and 16,384 on those of 160 GiB and more."""
+
+_FLAGS: dict[Knob, str] = {
+    "kv_dtype": "--kv-dtype",
+    "tensor": "--tp",
+    "pipeline": "--pp",
+    "utilisation": "--utilization",
+    "kv_bytes": "--kv-memory",
+    "context": "--context",
+    "concurrency": "--concurrency",
+    "memory": "--gpu-memory",
+}
 
 _LARGE_BYTES, _LARGEST_BYTES = 70 * 2**30, 160 * 2**30
 
@@ -166,11 +177,35 @@ def deployment_of(ask: Ask, model: PlannedModel, machine: Machine) -> Deployment
         rules=ask.rules,
         parallel=ask.parallel,
         utilisation=_UTILISATION[ask.rules] if ask.utilisation is None else ask.utilisation,
-        step_tokens=_step_tokens(ask.rules, machine) if ask.step_tokens is None else ask.step_tokens,
+        step_tokens=_step_of(ask, machine),
         block_tokens=ask.block_tokens,
         weights_bytes=model.weights_bytes,
         kv_bytes=ask.kv_memory,
     )
+
+
+def words(change: Change) -> str:
+    """A change as flags of `kvist plan`; with those of others that would not stay as they were planned."""
+    turned = change.deployment
+    sizes = {"memory": f"{-(-turned.machine.bytes_total // 2**20)}MiB", "kv_bytes": f"{turned.kv_bytes}B"}
+    said = f"{_FLAGS[change.knob]} {sizes.get(change.knob, change.value)}"
+    if change.knob == "memory" and turned.kv_bytes is not None:
+        said += f" --kv-memory {turned.kv_bytes}B"
+    if change.knob == "memory" and turned.step_tokens != _step_tokens(turned.rules, turned.machine):
+        said += f" --batch-tokens {turned.step_tokens}"
+    return said
+
+
+def _step_of(ask: Ask, machine: Machine) -> int:
+    """Most tokens of a step: at least one for each request, which vLLM and Kvist insist on."""
+    if ask.step_tokens is None:
+        return max(_step_tokens(ask.rules, machine), ask.concurrency)
+    if ask.step_tokens < ask.concurrency:
+        raise ConfigError(
+            f"a step of {ask.step_tokens} tokens cannot compute one for each of {ask.concurrency} requests; give"
+            " --batch-tokens of as many, or a lower --concurrency"
+        )
+    return ask.step_tokens
 
 
 def _step_tokens(rules: Rules, machine: Machine) -> int:

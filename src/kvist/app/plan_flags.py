@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from kvist.app.plan import Answer
 from kvist.geometry.architectures import SUPPORTED
+from kvist.planner.kv_dtype import vllm_has_kernels
 
 _SGLANG_DTYPES = {"fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 _TENSORRT_DTYPES = {"fp8": "fp8", "fp8_e4m3": "fp8", "nvfp4": "nvfp4"}
@@ -71,7 +72,11 @@ def _served(answer: Answer) -> _Served | None:
 
 def _vllm(answer: Answer, served: _Served) -> EngineFlags:
     asked = answer.deployment
-    words = [*_spread(answer, "--tensor-parallel-size", "--pipeline-parallel-size")]
+    if not vllm_has_kernels(asked.form.kv, asked.model.layers):
+        return EngineFlags(
+            engine="vLLM", command=None, note=f"has no attention for such layers in {asked.form.kv.name}"
+        )
+    words = [*_spread(answer, "--tensor-parallel-size", "--pipeline-parallel-size"), *_whole_precision(answer)]
     if asked.parallel.context > 1:
         words += ["--decode-context-parallel-size", str(asked.parallel.context)]
     if asked.kv_bytes is not None:
@@ -83,7 +88,8 @@ def _vllm(answer: Answer, served: _Served) -> EngineFlags:
     words += ["--max-num-batched-tokens", str(asked.step_tokens)]
     if _is_quantised(answer):
         words += ["--kv-cache-dtype", asked.form.kv.name]
-    return EngineFlags(engine="vLLM", command=_command("vllm", "serve", answer.model.given, *words))
+    note = "with the plugin vllm-gguf-plugin, without which it reads no GGUF since 0.24" if _is_gguf(answer) else ""
+    return EngineFlags(engine="vLLM", command=_command("vllm", "serve", answer.model.given, *words), note=note)
 
 
 def _sglang(answer: Answer, served: _Served) -> EngineFlags:
@@ -91,7 +97,10 @@ def _sglang(answer: Answer, served: _Served) -> EngineFlags:
     name = asked.form.kv.name
     if _is_quantised(answer) and name not in _SGLANG_DTYPES:
         return EngineFlags(engine="SGLang", command=None, note=f"keeps no KV in {name}")
-    words = [*_spread(answer, "--tp-size", "--pp-size"), "--mem-fraction-static", served.of_memory]
+    words = [*_spread(answer, "--tp-size", "--pp-size"), *_whole_precision(answer)]
+    if asked.parallel.context > 1:
+        words += ["--dcp-size", str(asked.parallel.context)]
+    words += ["--mem-fraction-static", served.of_memory]
     words += ["--context-length", str(served.tokens), "--max-running-requests", str(served.requests)]
     words += ["--chunked-prefill-size", str(asked.step_tokens)]
     if _is_quantised(answer):
@@ -103,8 +112,8 @@ def _sglang(answer: Answer, served: _Served) -> EngineFlags:
 def _tensorrt(answer: Answer, served: _Served) -> EngineFlags:
     asked = answer.deployment
     name = asked.form.kv.name
-    if _is_quantised(answer) and name not in _TENSORRT_DTYPES:
-        return EngineFlags(engine="TensorRT-LLM", command=None, note=f"keeps no KV in {name}")
+    if why := _why_not_tensorrt(answer):
+        return EngineFlags(engine="TensorRT-LLM", command=None, note=why)
     words = [*_spread(answer, "--tp_size", "--pp_size"), "--kv_cache_free_gpu_memory_fraction", served.of_free]
     words += ["--max_seq_len", str(served.tokens), "--max_batch_size", str(served.requests)]
     words += ["--max_num_tokens", str(asked.step_tokens)]
@@ -114,6 +123,15 @@ def _tensorrt(answer: Answer, served: _Served) -> EngineFlags:
     else:
         note = f"or in the file of --config: {config}}}"
     return EngineFlags(engine="TensorRT-LLM", command=_command("trtllm-serve", answer.model.given, *words), note=note)
+
+
+def _why_not_tensorrt(answer: Answer) -> str | None:
+    asked = answer.deployment
+    if _is_quantised(answer) and asked.form.kv.name not in _TENSORRT_DTYPES:
+        return f"keeps no KV in {asked.form.kv.name}"
+    if _is_gguf(answer):
+        return "reads no GGUF files"
+    return "divides no context as was planned" if asked.parallel.context > 1 else None
 
 
 def _kvist(answer: Answer, served: _Served) -> EngineFlags:
@@ -145,6 +163,15 @@ def _spread(answer: Answer, tensor: str, pipeline: str) -> list[str]:
     parallel = answer.deployment.parallel
     words = [tensor, str(parallel.tensor)] if parallel.tensor > 1 else []
     return words + ([pipeline, str(parallel.pipeline)] if parallel.pipeline > 1 else [])
+
+
+def _whole_precision(answer: Answer) -> list[str]:
+    """Engines narrow float32 to 16 bits unless told otherwise; weights and KV are then half of what was planned."""
+    return ["--dtype", "float32"] if answer.deployment.model.dtype == "float32" else []
+
+
+def _is_gguf(answer: Answer) -> bool:
+    return answer.model.given.lower().endswith(".gguf")
 
 
 def _is_quantised(answer: Answer) -> bool:

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from kvist.app.plan import Answer
+from kvist.app.plan import Answer, words
 from kvist.app.plan_flags import engine_flags
 from kvist.planner.changes import Change
 from kvist.planner.plan import Plan
@@ -68,4 +68,5 @@ def _asked(answer: Answer) -> Json:
 
 def _change(change: Change) -> Json:
     found: Mapping[str, object] = figures(change.plan)
-    return {"change": change.knob, "to": change.value, **{name: found[name] for name in _OF_CHANGE}}
+    named = {"change": change.knob, "to": change.value, "words": words(change)}
+    return {**named, **{name: found[name] for name in _OF_CHANGE}}

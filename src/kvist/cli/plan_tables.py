@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from kvist.app.plan import Answer
+from kvist.app.plan import Answer, words
 from kvist.app.plan_flags import engine_flags
 from kvist.base.units import format_bytes
 from kvist.planner.breakeven import BreakEven
-from kvist.planner.changes import Change, Knob
+from kvist.planner.changes import Change
 from kvist.planner.deployment import Deployment
 from kvist.planner.plan import Plan
 
@@ -19,16 +19,6 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _ENGINES = {"vllm": "vLLM", "kvist": "Kvist"}
 _TIERS = {"dram": "host memory", "disk": "local disk", "pool": "shared pool"}
-_FLAGS: dict[Knob, str] = {
-    "kv_dtype": "--kv-dtype",
-    "tensor": "--tp",
-    "pipeline": "--pp",
-    "utilisation": "--utilization",
-    "kv_bytes": "--kv-memory",
-    "context": "--context",
-    "concurrency": "--concurrency",
-    "memory": "--gpu-memory",
-}
 
 
 def shown(answer: Answer) -> Iterator[Shown]:
@@ -119,7 +109,7 @@ def _changed(title: str, found: Sequence[Change]) -> Table:
         plan = change.plan
         left = plan.kv_bytes_left_per_rank
         table.add_row(
-            f"{_FLAGS[change.knob]} {_value(change)}",
+            words(change),
             f"{plan.concurrent_requests:,}",
             f"{plan.longest_request_tokens:,}",
             format_bytes(plan.kv_bytes_per_token),
@@ -156,12 +146,6 @@ def _to_type(answer: Answer) -> Iterator[Shown]:
 def _unit(asked: Deployment) -> str:
     """What computes: memory without a link to a host is the host's own."""
     return "host" if asked.machine.host_link_bytes_per_s is None else "GPU"
-
-
-def _value(change: Change) -> str:
-    if change.knob in ("memory", "kv_bytes"):
-        return f"{-(-int(change.value) // 2**20)}MiB"
-    return str(change.value)
 
 
 def _safe(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 from kvist.base.errors import ConfigError
 from kvist.base.units import Bytes, Tokens
 from kvist.planner.deployment import Deployment
-from kvist.planner.kv_dtype import KV_DTYPES, KvDtype
+from kvist.planner.kv_dtype import KV_DTYPES, KvDtype, vllm_has_kernels
 from kvist.planner.plan import Plan, memory_use, plan
 from kvist.planner.search import largest
 from kvist.planner.sharding import Parallel
@@ -89,18 +89,20 @@ def remedies(deployment: Deployment) -> tuple[Change, ...]:
 
 
 def narrower(deployment: Deployment) -> tuple[KvDtype, ...]:
-    """KV dtypes with which a token takes fewer bytes, from those that take most."""
+    """KV dtypes with which a token takes fewer bytes and that the engine has kernels for, from those that take most."""
     layers = deployment.model.layers
 
     def taken(dtype: KvDtype) -> int | None:
+        if deployment.rules == "vllm" and not vllm_has_kernels(dtype, layers):
+            return None
         try:
             return sum(dtype.token_bytes(layer) for layer in layers)
         except ConfigError:
             return None
 
-    now = taken(deployment.form.kv)
+    now = sum(deployment.form.token_bytes(layer) for layer in layers)
     sizes = {name: taken(KV_DTYPES[name]) for name in _OFFERED}
-    fitting = {name: size for name, size in sizes.items() if size is not None and now is not None and size < now}
+    fitting = {name: size for name, size in sizes.items() if size is not None and size < now}
     return tuple(KV_DTYPES[name] for name in sorted(fitting, key=lambda name: -fitting[name]))
 
 
@@ -206,6 +208,9 @@ def _more_memory(deployment: Deployment) -> Change | None:
         total = -int(-(taken + needed) / part // 1)
     else:
         total = taken - int(-needed / part // 1)
-    machine = replace(deployment.machine, bytes_total=Bytes(total))
     kv_bytes = None if deployment.kv_bytes is None else needed
-    return _change("memory", total, lambda: replace(deployment, machine=machine, kv_bytes=kv_bytes))
+
+    def make() -> Deployment:
+        return replace(deployment, machine=replace(deployment.machine, bytes_total=Bytes(total)), kv_bytes=kv_bytes)
+
+    return _change("memory", total, make)

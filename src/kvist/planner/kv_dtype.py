@@ -4,7 +4,7 @@ Knows number formats by the names that `--kv-cache-dtype` of vLLM has, and a few
 layers: what a model, a block or a request takes is arithmetic over these.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -119,6 +119,26 @@ KV_DTYPES: Mapping[str, KvDtype] = MappingProxyType(
 
 NOT_IN_VLLM = frozenset({"float32", "int4_g64", "int4_g32", "kivi2_g32"})
 """Formats that vLLM has no flag for; float32 it has for models whose own dtype that is."""
+
+
+_OF_SPARSE_LATENTS = frozenset({"fp8_ds_mla", "nvfp4_ds_mla"})
+"""Read by sparse attention only, which no family has that is known here."""
+
+_NVFP4_HEAD_DIMS = frozenset({128, 256, 512})
+"""Of 64 only one generation of GPUs reads it, and of no other size does any."""
+
+
+def vllm_has_kernels(dtype: KvDtype, layers: Sequence[KvLayer]) -> bool:
+    """Whether attention kernels of vLLM 0.32 and 0.33 read such KV; with other formats it does not start."""
+    if any(isinstance(layer, LatentLayer) for layer in layers):
+        per_head = dtype.scale_bits and dtype.rope_bits is None
+        return not per_head and dtype.name not in _OF_SPARSE_LATENTS
+    if dtype.name != "nvfp4":
+        return True
+    dims = {
+        dim for layer in layers if isinstance(layer, AttentionLayer) for dim in (layer.head_dim_k, layer.head_dim_v)
+    }
+    return dims <= _NVFP4_HEAD_DIMS
 
 
 def kv_dtype(name: str) -> KvDtype:

@@ -21,6 +21,10 @@ CONTEXT_BYTES = Bytes(376 * 2**20)
 """What a CUDA context, its libraries and fragments take: 0.35 GiB "non_torch_memory" in the log of vllm#10517."""
 
 
+_FIGURE_MAX = 10**21
+"""A zettabyte, or as many operations per second: beyond any accelerator, and small enough to be shown."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """One accelerator, or a host whose CPU computes.
@@ -43,8 +47,10 @@ class Machine:
     def __post_init__(self) -> None:
         for name in ("bytes_total", "bytes_per_s", "flops_bf16", "flops_fp8", "host_link_bytes_per_s"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):  # NaN compares false and ends here too
-                raise ConfigError(f"machine {self.name!r}: {name} is {value}; it must be above 0")
+            if value is not None and not 0 < value <= _FIGURE_MAX:  # NaN compares false and ends here too
+                raise ConfigError(
+                    f"machine {self.name!r}: {name} is {value}; it must be above 0 and at most {_FIGURE_MAX:g}"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from kvist.app.engine import read_geometry
-from kvist.app.plan import Answer, Ask, GpuAsk, answered, machine_of
+from kvist.app.plan import Answer, Ask, GpuAsk, answered, machine_of, words
 from kvist.base.errors import ConfigError
 from kvist.base.units import Bytes
+from kvist.cli.main import build_parser
+from kvist.cli.plan_run import ask_of
 from kvist.planner.sharding import Parallel
 from tiny_families import as_file
 from tiny_models import tiny_configs
@@ -144,6 +146,11 @@ def test_kv_memory_that_is_given_is_what_is_divided() -> None:
         (H200, {"parallel": Parallel(pipeline=33)}, "pipeline parallelism of 33"),
         (H200, {"context": 131_073}, "a context of 131073 tokens is longer than the model's 131072 positions"),
         (H200, {"concurrency": 0}, "concurrency is 0"),
+        (
+            H200,
+            {"concurrency": 32, "step_tokens": 31},
+            "a step of 31 tokens cannot compute one for each of 32 requests",
+        ),
         (H200, {"kv_dtype": "fp3"}, "KV dtype 'fp3'"),
         (H200, {"kv_dtype": "fp8_ds_mla"}, "latent attention"),
         (H200, {"state_dtype": "fp8"}, "state dtype 'fp8'"),
@@ -157,3 +164,34 @@ def test_kv_memory_that_is_given_is_what_is_divided() -> None:
 def test_what_cannot_be_is_one_error_with_the_value(gpu: GpuAsk, rest: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         about(gpu=gpu, **rest)
+
+
+@pytest.mark.parametrize("rules", ["vllm", "kvist"])
+def test_a_step_has_a_token_for_each_request(rules: str) -> None:
+    asked = about("smollm2", L4, rules=rules, concurrency=3000, context=64).deployment
+    assert (asked.concurrency, asked.step_tokens) == (3000, 3000)
+
+
+@pytest.mark.parametrize(
+    "words_asked",
+    [
+        "--model qwen3-32b --gpu-memory 64GiB --context 8192 --concurrency 8",  # larger ones take longer steps
+        "--model qwen3-32b --gpu h100-sxm --context 8192 --concurrency 8 --kv-memory 1GiB",
+        "--model llama-3.1-8b --gpu h200 --context 131072 --concurrency 9 --kv-memory 100GiB --utilization 0.5",
+        "--model llama-3.1-8b --gpu h100-sxm --context 131072 --concurrency 4 --batch-tokens 300",
+        "--model gemma-3-270m --engine kvist --gpu-memory 2GiB --concurrency 300",
+        "--model gpt-oss-20b --gpu l4 --context 131072 --concurrency 64",
+    ],
+)
+def test_remedies_fit_when_they_are_typed(words_asked: str) -> None:
+    answer = answered(ask_of(build_parser().parse_args(["plan", *words_asked.split()])))
+    assert answer.remedies
+    for change in answer.remedies:
+        typed = build_parser().parse_args(["plan", *words_asked.split(), *words(change).split()])
+        assert answered(ask_of(typed)).plan.fits, words(change)
+
+
+def test_too_small_a_part_of_memory_has_no_remedy_beyond_all_memory_there_is() -> None:
+    answer = about(utilisation=1e-300)
+    assert not answer.plan.fits
+    assert {change.knob for change in answer.remedies} == {"utilisation"}

@@ -1,13 +1,16 @@
 """What is typed for each engine asks it for what was planned, and never for more memory."""
 
 import itertools
+import json
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from kvist.app.plan import Answer, Ask, GpuAsk, answered
 from kvist.app.plan_flags import EngineFlags, engine_flags
+from kvist.app.published_models import published_models
 from kvist.base.units import Bytes
 from kvist.cli.main import build_parser
 from kvist.planner.sharding import Parallel
@@ -72,7 +75,38 @@ def test_parallelism_and_the_dtype_of_kv_are_said_in_each_engine_s_words() -> No
 
 def test_context_parallelism_is_said_where_there_is_some() -> None:
     answer = about("llama-3.1-8b", parallel=Parallel(tensor=16, context=2), context=8192)
-    assert options(flags_of(answer)["vLLM"])["--decode-context-parallel-size"] == "2"
+    found = flags_of(answer)
+    assert options(found["vLLM"])["--decode-context-parallel-size"] == "2"
+    assert options(found["SGLang"])["--dcp-size"] == "2"
+    assert found["TensorRT-LLM"].command is None
+    assert "context" in found["TensorRT-LLM"].note
+
+
+def test_float32_is_said_where_engines_would_narrow_it(tmp_path: Path) -> None:
+    config = {**published_models()["smollm2-135m"].config, "torch_dtype": "float32"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    answer = about(str(tmp_path))
+    assert answer.plan.kv_bytes_per_token == 2 * 23_040
+    found = flags_of(answer)
+    assert options(found["vLLM"])["--dtype"] == options(found["SGLang"])["--dtype"] == "float32"
+    assert "--dtype" not in options(flags_of(about("smollm2"))["vLLM"])
+
+
+@pytest.mark.parametrize("dtype", ["int8_per_token_head", "int4_per_token_head", "fp8_ds_mla"])
+def test_nobody_is_told_to_type_a_dtype_that_vllm_does_not_start_with(dtype: str) -> None:
+    eight = Parallel(tensor=8)
+    found = flags_of(about("deepseek-v3", kv_dtype=dtype, parallel=eight))["vLLM"]
+    assert found.command is None
+    assert dtype in found.note
+    assert options(flags_of(about("deepseek-v3", kv_dtype="fp8", parallel=eight))["vLLM"])["--kv-cache-dtype"] == "fp8"
+
+
+def test_gguf_files_are_typed_for_those_that_read_them() -> None:
+    answer = about("smollm2")
+    found = flags_of(replace(answer, model=replace(answer.model, given="/m/a.GGUF", own="/m/a.GGUF")))
+    assert "vllm-gguf-plugin" in found["vLLM"].note
+    assert found["TensorRT-LLM"].command is None
+    assert found["Kvist"].command is not None
 
 
 def test_an_engine_that_has_no_such_dtype_says_so() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from kvist.base.errors import ConfigError
 from kvist.geometry.layers import AttentionLayer, LatentLayer, PlainLayer, RecurrentLayer, SharedLayer, StateTensor
-from kvist.planner.kv_dtype import KV_DTYPES, NOT_IN_VLLM, KvFormat, kv_dtype
+from kvist.planner.kv_dtype import KV_DTYPES, NOT_IN_VLLM, KvFormat, kv_dtype, vllm_has_kernels
 
 HEAD = AttentionLayer(kv_heads=8, head_dim_k=128, head_dim_v=128)
 LATENT = LatentLayer(latent=512, rope=64)
@@ -85,3 +85,15 @@ def test_an_unknown_name_is_refused_with_those_that_are_known(name: str) -> None
 
 def test_what_vllm_lacks_is_among_those_that_are_known() -> None:
     assert set(KV_DTYPES) > NOT_IN_VLLM
+
+
+def test_what_vllm_plans_memory_for_and_then_cannot_read_is_known() -> None:
+    narrow = AttentionLayer(kv_heads=8, head_dim_k=64, head_dim_v=64)
+    of_128, of_64, of_latents = (
+        {name for name, dtype in KV_DTYPES.items() if not vllm_has_kernels(dtype, [layer, PlainLayer()])}
+        for layer in (HEAD, narrow, LATENT)
+    )
+    assert of_128 == set()
+    assert of_64 == {"nvfp4"}
+    assert of_latents >= {"int8_per_token_head", "int4_per_token_head", "nvfp4", "fp8_ds_mla", "nvfp4_ds_mla"}
+    assert not of_latents & {"bfloat16", "float16", "fp8", "fp8_e4m3"}
