@@ -103,7 +103,7 @@ class Engine:
             tokens = min(len(request.tokens) - request.computed, budget)
             if request not in self.running or tokens <= 0:
                 continue
-            while request in self.running and not self._grow(request, request.computed + tokens):
+            while request in self.running and not self._grow(request, request.computed, tokens):
                 if self.side.relieve():
                     self.reliefs += 1
                     return scheduled
@@ -159,7 +159,7 @@ class Engine:
 
     def _start(self, request: Request, local: int, tokens: int) -> bool:
         """Lets a request compute so many tokens; False: there are no blocks for them."""
-        if not self._grow(request, request.computed + local + tokens):
+        if not self._grow(request, request.computed + local, tokens):
             if not request.computed:
                 self._release(request)
             return False
@@ -202,8 +202,7 @@ class Engine:
         for block in reused:
             self.pool.touch(block)
         request.tables = [[self.pool.take() if block is None else block for block in table] for table in tables]
-        is_new = all(self._eras[block] == self.era for block in reused)
-        request.era = self.era if is_new else MIXED
+        request.era = self.era if {self._eras[block] for block in reused} <= {self.era} else MIXED
         return True
 
     def _reserved(self, request: Request, end: int) -> int:
@@ -217,8 +216,9 @@ class Engine:
             for blocks, (size, _) in zip(tables, self.shape.groups, strict=True)
         )
 
-    def _grow(self, request: Request, end: int) -> bool:
-        """Gives a request blocks up to a length, after taking those that its windows have passed."""
+    def _grow(self, request: Request, begin: int, tokens: int) -> bool:
+        """Gives a request blocks for more tokens, after taking those that its windows have passed."""
+        end = begin + tokens
         for group in range(len(self.shape.groups)):
             for index in range(min(self._skipped(group, request.computed), len(request.tables[group]))):
                 if block := request.tables[group][index]:
@@ -231,6 +231,8 @@ class Engine:
             return False
         for table, count in zip(request.tables, missing, strict=True):
             table += [self.pool.take() for _ in range(count)]
+        for table, (size, _) in zip(request.tables, self.shape.groups, strict=True):
+            self._eras |= dict.fromkeys(table[begin // size :], request.era)  # others may hit them in this very step
         self._cache(request, min(end, len(request.tokens)))
         return True
 
@@ -293,7 +295,6 @@ class Engine:
                     garbage = [b"\xdd" * 16] * self.shape.workers
                     cells = self._cells(request, group, index, request.era) if full else garbage
                     self.workers.write(request.tables[group][index], cells)
-                    self._eras[request.tables[group][index]] = request.era
 
     def _check(self, scheduled: dict[str, int]) -> None:
         """Whatever a request attends to is what its tokens stand for."""
