@@ -97,7 +97,12 @@ def model_config(**changed: object) -> Foreign:
 
 def vllm_config(**changed: object) -> Foreign:
     """Everything that vLLM was told."""
-    parallel = {"decode_context_parallel_size": 1, "prefill_context_parallel_size": 1, "world_size": 1}
+    parallel = {
+        "decode_context_parallel_size": 1,
+        "prefill_context_parallel_size": 1,
+        "world_size": 1,
+        "enable_fault_tolerance": False,
+    }
     transfer = {"kv_load_failure_policy": "recompute", "kv_role": "kv_both", "kv_connector_extra_config": {}}
     given: dict[str, object] = {
         "model_config": model_config(),

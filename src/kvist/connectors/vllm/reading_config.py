@@ -55,6 +55,7 @@ class EngineSetup:
         replicas: so many consecutive tensor ranks hold the same heads.
         workers: processes that hold KV.
         steps_overlap: whether a step is planned before the one before it has ended.
+        goes_on: whether vLLM goes on after a step that failed, instead of ending.
         failure_policy: what vLLM does when a load fails.
         role: whether this engine stores, loads, or both.
         extra: what the operator wrote for connectors.
@@ -74,6 +75,7 @@ class EngineSetup:
     replicas: int
     workers: int
     steps_overlap: bool
+    goes_on: bool
     failure_policy: str
     role: str
     extra: Mapping[str, object]
@@ -234,6 +236,7 @@ def engine_setup(vllm_config: object, kv_cache_config: object) -> EngineSetup:
         replicas=_int(kv_cache_config, "kv_tp_replicas"),
         workers=_int(parallel, "world_size"),
         steps_overlap=_int(vllm_config, "max_concurrent_batches") > 1,
+        goes_on=bool(_read(parallel, "enable_fault_tolerance")),
         failure_policy=str(_read(transfer, "kv_load_failure_policy")),
         role=str(_read(transfer, "kv_role")),
         extra=cast("Mapping[str, object]", _read(transfer, "kv_connector_extra_config")),
@@ -254,6 +257,11 @@ def check_setup(setup: EngineSetup) -> None:
         )
     if setup.role != "kv_both":
         raise ConfigError(f'kv_role is {setup.role!r}; Kvist both stores and loads: set "kv_role": "kv_both"')
+    if setup.goes_on:
+        raise ConfigError(
+            "enable_fault_tolerance is on, so that vLLM goes on after a step that failed and lost Kvist's orders: "
+            "requests would wait for ever; start vLLM without --enable-fault-tolerance and --fault-tolerance-config"
+        )
 
 
 def packing_of(platform: str, version: str, vllm_config: object, groups: Sequence[ReadGroup]) -> str:

@@ -241,6 +241,13 @@ def test_settings_that_would_fail_requests_are_refused_with_the_remedy(name: str
         check_setup(engine_setup(config, kv_cache_config()))
 
 
+def test_a_vllm_that_goes_on_after_a_failed_step_is_refused_since_orders_of_that_step_are_lost() -> None:
+    config = vllm_config()
+    config.parallel_config.enable_fault_tolerance = True
+    with pytest.raises(ConfigError, match=r"enable_fault_tolerance is on.* without --enable-fault-tolerance"):
+        check_setup(engine_setup(config, kv_cache_config()))
+
+
 def test_how_blocks_are_packed_is_read_from_the_layers() -> None:
     groups = groups_of(kv_cache_config(group(FullAttentionSpec(), "layer.0")))
     assert packing_of("cuda", "0.32.0", vllm_config(), groups) == CANONICAL
