@@ -77,8 +77,8 @@ def test_what_is_no_server_is_one_line(
     assert said.out == ""
 
 
-@pytest.mark.parametrize("text", ["", "there", f"http://127.0.0.1:{free_port()}"])
+@pytest.mark.parametrize("text", ["", "there", "http://127.0.0.1:{port}"])
 def test_nobody_there_is_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*PLANNED, "--check", text]) != 0
+    assert main([*PLANNED, "--check", text.format(port=free_port())]) != 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kvist plan: ")
