@@ -1,6 +1,7 @@
 """From settings to what lies below the engine: memory, tiers, movers, control; opened together, closed together."""
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ FLUSH_S = 10.0
 """How long stores that are under way may take when everything ends."""
 
 STAGING_RECORDS_MIN = 16
+
+_SWITCH_S = 0.0005
+"""How long a thread that computes may keep the interpreter's lock when another waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +115,14 @@ def opened_fabric(config: TierConfig, stored: Stored, report: Report) -> Iterato
         stack.callback(fabric.close, FLUSH_S)
         _restore(fabric, list(tiers.values()))
         yield OpenFabric(fabric=fabric, regions=regions, clock=clock)
+
+
+def share_interpreter() -> None:
+    """Lets an engine's thread have the interpreter's lock soon where movers run beside it (decision 0003).
+
+    Holds for the whole process; one that passes the lock sooner already stays as it is.
+    """
+    sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
 
 
 def _restore(fabric: Fabric, tiers: Sequence[OpenTier]) -> None:

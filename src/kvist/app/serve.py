@@ -3,7 +3,6 @@
 import gc
 import os
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from kvist.app.clock import SystemCalendar, SystemClock
 from kvist.app.config import ServeConfig
 from kvist.app.engine import read_geometry, started_engine
 from kvist.app.explain import explained_by
+from kvist.app.fabric import share_interpreter
 from kvist.app.locate import locate
 from kvist.app.private_socket import operator_listener
 from kvist.app.progress import Progress, Report
@@ -24,8 +24,6 @@ from kvist.engine.backends.tokenizer import load_tokenizer
 from kvist.server.app import create_app
 from kvist.server.listen import listen, serve
 from kvist.server.settings import ModelCard, ServerSettings
-
-_SWITCH_S = 0.0005
 
 OnReady = Callable[[str, Budget], None]
 
@@ -89,8 +87,7 @@ def _serve(config: ServeConfig, listeners: _Listeners, report: Report, on_ready:
             shown = f"[{host}]" if ":" in host else host
             on_ready(f"http://{shown}:{port}", started.budget)
 
-        # Threads that pass the interpreter's lock to and fro must let the engine's have it soon (decision 0003).
-        sys.setswitchinterval(_SWITCH_S)
+        share_interpreter()
         # What is loaded by now stays to the end; to look through it again and again would stop every thread each time.
         gc.collect()
         gc.freeze()

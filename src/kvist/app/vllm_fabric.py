@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from kvist.app.adapters import Adapters
 from kvist.app.connector_config import ConnectorConfig
-from kvist.app.fabric import OpenFabric, Stored, opened_fabric
+from kvist.app.fabric import OpenFabric, Stored, opened_fabric, share_interpreter
 from kvist.app.memory import bytes_free
 from kvist.app.progress import Progress
 from kvist.app.secret import load_secret, secret_path
@@ -100,6 +100,7 @@ class Home:
             prefill=expected_prefill(self._engine),
         )
         self._open = self._stack.enter_context(opened_fabric(config, stored, _report))
+        share_interpreter()
         tiers = ", ".join(spec.name for spec in config.tiers)
         _log.info("tiers %s are open; staging of %s", tiers, format_bytes(config.staging_memory or 0))
 

@@ -1,6 +1,7 @@
 """What lies below an engine is opened whole, whichever engine it is, found by its other processes, and closed whole."""
 
 import os
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.fabric import BLUE, NAMESPACE, chain_of, form_of
-from kvist.app.fabric import OpenFabric, Stored, opened_fabric
+from kvist.app.fabric import OpenFabric, Stored, opened_fabric, share_interpreter
 from kvist.app.progress import silent
 from kvist.app.tier_config import TierConfig
 from kvist.app.tier_specs import DiskSpec, DramSpec
@@ -119,3 +120,14 @@ def test_staging_that_nobody_decided_is_our_own_mistake(tmp_path: Path) -> None:
         opened_fabric(config_of(tmp_path, staging_memory=None), STORED, silent),
     ):
         pass
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.005, 0.0005), (0.0001, 0.0001)])
+def test_the_interpreters_lock_is_passed_on_sooner_and_never_later(before: float, after: float) -> None:
+    usual = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(before)
+        share_interpreter()
+        assert sys.getswitchinterval() == pytest.approx(after)
+    finally:
+        sys.setswitchinterval(usual)
