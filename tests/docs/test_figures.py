@@ -34,3 +34,10 @@ def test_a_cold_prefill_is_no_slower_than_transformers_own_forward_pass(prompt: 
     (part,) = (each for each in summary("cold-smollm2-cpu.json") if each["prompt_tokens"] == prompt)
     assert part["against_uncached_median"] <= 1.0
     assert part["against_uncached_count"] >= 5
+
+
+@pytest.mark.parametrize(("tier", "most"), [("dram", 0.06), ("disk", 0.08)])
+def test_a_vllm_begins_from_a_tier_in_the_part_of_computing_that_was_asked_for(tier: str, most: float) -> None:
+    (part,) = (each for each in summary("vllm-reuse-smollm2-cpu.json") if each["tier"] == tier)
+    assert part["tier_ratio_median"] <= most
+    assert part["tier_ratio_count"] >= 5
