@@ -148,15 +148,28 @@ class Fields:
         Raises:
             ModelError: the field is no such list.
         """
+        each = self.listed(key, count=count, wanted=f"a list of {count} numbers")
+        return tuple(each.number(str(index)) for index in range(count))
+
+    def listed(self, key: str, *, count: int, wanted: str) -> "Fields":
+        """The items of a list as fields of their own, called "0", "1" and so on, each still to be checked.
+
+        Args:
+            key: of the list.
+            count: of its items.
+            wanted: what the field should be, for the error.
+
+        Raises:
+            ModelError: the field is no list, or one of another length.
+        """
         items = self.items(key)
         if len(items) != count:
-            raise self.fail(key, f"a list of {count} numbers")
-        each = Fields(
+            raise self.fail(key, wanted)
+        return Fields(
             values={str(index): item for index, item in enumerate(items)},
             source=self.source,
             names={str(index): f"{self.name(key)}[{index}]" for index in range(count)},
         )
-        return tuple(each.number(str(index)) for index in range(count))
 
     def nested(self, key: str) -> "Fields":
         """The fields inside a field; an absent or null field has none.

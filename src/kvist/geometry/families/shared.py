@@ -77,15 +77,8 @@ def _widths(fields: Fields, layers: int) -> tuple[int, ...]:
     key = "intermediate_size"
     if not isinstance(fields.values.get(key), list | tuple):
         return (needed(fields, key),) * layers
-    each = fields.items(key)
-    if len(each) != layers:
-        raise fields.fail(key, f"an integer, or a list of {layers}")
-    one_by_one = Fields(
-        values={str(index): width for index, width in enumerate(each)},
-        source=fields.source,
-        names={str(index): f"{fields.name(key)}[{index}]" for index in range(layers)},
-    )
-    return tuple(one_by_one.integer(str(index)) for index in range(layers))
+    each = fields.listed(key, count=layers, wanted=f"an integer, or a list of {layers}")
+    return tuple(each.integer(str(index)) for index in range(layers))
 
 
 SHARED: dict[str, Family] = {"gemma3n_text": _gemma3n}
