@@ -9,16 +9,16 @@ from tokenizers import Tokenizer
 
 from kvist.app.locate import locate
 from kvist.lab.document import inventory
+from measured import measured, pytest_terminal_summary
 from real import prompts
 from real.redis import RedisProcess
 from under_vllm.place import Place
 
-Measured = Callable[[str], None]
 Tokens = Callable[[str, int, int], list[int]]
 
-MODELS = ("smollm2", "gemma3-270m")
+__all__ = ["measured", "pytest_terminal_summary"]
 
-_LINES = pytest.StashKey[list[str]]()
+MODELS = ("smollm2", "gemma3-270m")
 
 
 @pytest.fixture(scope="session")
@@ -55,18 +55,3 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
 def place(tmp_path_factory: pytest.TempPathFactory, redis: RedisProcess) -> Place:
     """Where this module's tiers keep what they have."""
     return Place(tmp_path_factory.mktemp("place"), redis)
-
-
-@pytest.fixture
-def measured(request: pytest.FixtureRequest) -> Measured:
-    """Notes a line for the end of the run."""
-    lines = request.config.stash.setdefault(_LINES, [])
-    return lambda line: lines.append(f"{request.node.name}: {line}")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Writes the lines, if there are any."""
-    if lines := config.stash.get(_LINES, []):
-        terminalreporter.section("measured by tests")
-        for line in lines:
-            terminalreporter.write_line(line)
