@@ -1,0 +1,134 @@
+"""Compiled kernels, run by torch's own threads.
+
+A kernel is a function over `slots`, an array of int64 that holds its arguments: whole numbers, float32 packed by
+`real`, addresses and shapes of tensors by `matrix` and `vector`. Every thread calls it with the same slots; `share`
+tells which part of the work is its own. It is compiled when it is first run, once for each type of numbers.
+
+Why torch's threads: threads of two libraries that take turns on the same cores wait for each other. Torch's builds for
+Linux start theirs with an OpenMP library that they bring along, and so do we; where it is not loaded, kernels run on
+the caller alone.
+"""
+
+import ctypes
+import hashlib
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding
+import numba
+import torch
+from numba import cfunc, types
+
+from kvist.engine.backends.cpu.numbers import FAST, inlined
+
+DTYPES: dict[torch.dtype, Any] = {torch.bfloat16: types.uint16, torch.float32: types.float32}
+"""Numbers that kernels are compiled for, and what the compiler calls them."""
+
+_keeps: list[Path] = []
+
+
+def keep_compiled(directory: Path) -> None:
+    """Has kernels that are compiled from now on kept in a private directory, and found there by later processes.
+
+    The compiler notices a changed kernel, but not a changed function that the kernel calls: so each state of this
+    package has a directory of its own in there.
+    """
+    sources = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        sources.update(path.read_bytes())
+    _keeps[:] = [directory / sources.hexdigest()[:16]]
+    numba.config.CACHE_DIR = str(_keeps[0])
+
+
+class Kernel:
+    """One kernel; module-level constants hold them."""
+
+    def __init__(self, function: Callable[[Any], None]) -> None:
+        """Takes the function that all threads call with the slots."""
+        self._function = function
+        self._addresses: dict[torch.dtype, tuple[int, object]] = {}
+
+    def __call__(self, dtype: torch.dtype, *slots: int) -> None:
+        """Runs the kernel to its end on as many threads as torch uses.
+
+        Args:
+            dtype: of the numbers that slots speak of, one of `DTYPES`.
+            slots: the arguments.
+        """
+        found = self._addresses.get(dtype)
+        address, _ = self._compile(dtype) if found is None else found
+        array = (ctypes.c_int64 * len(slots))(*slots)
+        _run(address, ctypes.byref(array), torch.get_num_threads(), 0)
+
+    def _compile(self, dtype: torch.dtype) -> tuple[int, object]:
+        signature = types.void(types.CPointer(DTYPES[dtype]))
+        compiled = cfunc(signature, fastmath=FAST, error_model="numpy", cache=bool(_keeps))(self._function)
+        self._addresses[dtype] = (compiled.address, compiled)
+        return self._addresses[dtype]
+
+
+def matrix(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Slots for a matrix whose rows have all their numbers side by side: [rows, columns], or rows of a wider one.
+
+    In a kernel a row is as wide as the distance between two of them.
+    """
+    assert tensor.stride(-1) == 1, f"strides {tensor.stride()}"
+    width = tensor.stride(0) if tensor.shape[0] > 1 else tensor.shape[1]
+    return tensor.data_ptr(), tensor.shape[0], width
+
+
+def vector(tensor: torch.Tensor) -> tuple[int, int]:
+    """Slots for a vector of numbers side by side."""
+    assert tensor.is_contiguous(), f"strides {tensor.stride()}"
+    return tensor.data_ptr(), tensor.numel()
+
+
+def real(value: float) -> int:
+    """The slot for a float32."""
+    found: int = struct.unpack("<i", struct.pack("<f", value))[0]
+    return found
+
+
+# The two questions that a thread asks of OpenMP, under names of our own: other libraries' may be loaded too.
+_THREAD = types.ExternalFunction("kvist_thread_number", types.int32())
+_THREADS = types.ExternalFunction("kvist_thread_count", types.int32())
+
+
+@inlined
+def share(count: int, quantum: int) -> tuple[int, int]:
+    """The part [first, end) of `count` things that the calling thread has to do: whole multiples of `quantum`."""
+    threads = _THREADS()
+    each = ((count + quantum - 1) // quantum + threads - 1) // threads * quantum
+    first = min(count, _THREAD() * each)
+    return first, min(count, first + each)
+
+
+def _alone(address: int, slots: object, _threads: int, _flags: int) -> None:
+    """What runs a kernel where torch has no OpenMP library that we know: the caller."""
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(slots)
+
+
+def _team() -> Callable[..., None]:
+    """Finds what runs a kernel, and tells the compiler where its two questions are answered."""
+    try:
+        # The one that is loaded already, and no other.
+        openmp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)
+        run: Callable[..., None] = openmp.GOMP_parallel
+        answers = [
+            ctypes.cast(function, ctypes.c_void_p).value
+            for function in (openmp.omp_get_thread_num, openmp.omp_get_num_threads)
+        ]
+        openmp.GOMP_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        openmp.GOMP_parallel.restype = None
+    except (OSError, AttributeError):
+        run, answers = _alone, [_FIRST.address, _ONE.address]
+    for name, address in zip(("kvist_thread_number", "kvist_thread_count"), answers, strict=True):
+        llvmlite.binding.add_symbol(name, address)
+    return run
+
+
+_FIRST, _ONE = cfunc(types.int32())(lambda: 0), cfunc(types.int32())(lambda: 1)
+_run = _team()
