@@ -17,7 +17,7 @@ from kvist.blocks.prefix import PrefixCache
 from kvist.engine.backends import attention
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.torch_backend import TorchBackend
-from kvist.engine.batch import Batch
+from kvist.engine.batch import Batch, Chunk
 from kvist.engine.below import Below
 from kvist.engine.core import EngineCore
 from kvist.engine.messages import Admitted, EngineLimits, Event, Finished, TokenDrawn
@@ -95,13 +95,13 @@ class RecordingBackend(TorchBackend):
 
     def __init__(self, model: PreTrainedModel, store: KvStore) -> None:
         super().__init__(model, store)
-        self.batches: list[Batch] = []
+        self.batches: list[tuple[Chunk, ...]] = []
         self.rows: dict[RequestId, list[torch.Tensor]] = defaultdict(list)
         self.watch: Callable[[Callable[[], torch.Tensor]], torch.Tensor] = lambda compute: compute()
 
     def logits(self, batch: Batch) -> torch.Tensor:
         logits = self.watch(partial(super().logits, batch))
-        self.batches.append(batch)
+        self.batches.append(tuple(batch))
         drawing = [chunk for chunk in batch if chunk.draw is not None]
         for chunk, row in zip(drawing, logits, strict=True):
             self.rows[chunk.request_id].append(row.float().clone())

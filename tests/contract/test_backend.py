@@ -17,7 +17,7 @@ from kvist.base.units import Tokens
 from kvist.engine.backend import Backend, BackendError
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.torch_backend import TorchBackend
-from kvist.engine.batch import BlockRun, Chunk, Drawn, DrawSpec
+from kvist.engine.batch import Batch, BlockRun, Chunk, Drawn, DrawSpec, batch_of
 from kvist.engine.form import form_of
 from kvist.engine.request import Request, Sampling
 from tiny_engine import one_thread, subject
@@ -113,11 +113,15 @@ def chunk(name: str, tokens: Sequence[int], blocks: Sequence[int], *, start: int
     )
 
 
+def of(*chunks: Chunk) -> Batch:
+    return batch_of(chunks, block_tokens=SIZE)
+
+
 def alone(make: Callable[[], Trial], tokens: Sequence[int]) -> TokenId:
     """What follows a text that is computed in one chunk and in order."""
     trial = make()
     trial.know("alone", tokens)
-    return token_of(trial.backend.run((chunk("alone", tokens, range(BLOCKS)),)))
+    return token_of(trial.backend.run(of(chunk("alone", tokens, range(BLOCKS)))))
 
 
 def token_of(found: Sequence[Drawn | None]) -> TokenId:
@@ -132,7 +136,7 @@ class TestBackend:
         for index, tokens in enumerate(texts):
             trial.know(f"{index}", tokens)
         found = trial.backend.run(
-            (
+            of(
                 chunk("0", texts[0], [0]),
                 chunk("1", texts[1][:33], [1, 2, 3], last=False),
                 chunk("2", texts[2], [4, 5]),
@@ -148,25 +152,25 @@ class TestBackend:
         trial.know("a", tokens)
         for start, end in zip([0, *cuts], [*cuts, len(tokens)], strict=True):
             last = end == len(tokens)
-            found = trial.backend.run((chunk("a", tokens[start:end], range(BLOCKS), start=start, last=last),))
+            found = trial.backend.run(of(chunk("a", tokens[start:end], range(BLOCKS), start=start, last=last)))
         assert token_of(found) == alone(make, tokens)
 
     @pytest.mark.parametrize("blocks", [[9, 8, 7, 6, 5], [20, 3, 11, 4, 23], [5, 6, 7, 1, 2]])
     def test_it_is_the_same_wherever_its_blocks_lie(self, make: Callable[[], Trial], blocks: list[int]) -> None:
         trial, tokens = make(), text(75)
         trial.know("a", tokens)
-        trial.backend.run((chunk("a", tokens[:50], blocks, last=False),))
-        assert token_of(trial.backend.run((chunk("a", tokens[50:], blocks, start=50),))) == alone(make, tokens)
+        trial.backend.run(of(chunk("a", tokens[:50], blocks, last=False)))
+        assert token_of(trial.backend.run(of(chunk("a", tokens[50:], blocks, start=50)))) == alone(make, tokens)
 
     def test_others_beside_it_change_nothing(self, make: Callable[[], Trial]) -> None:
         trial, texts = make(), [text(60, seed) for seed in range(4)]
         for index, tokens in enumerate(texts):
             trial.know(f"{index}", tokens)
         places = [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
-        trial.backend.run(tuple(chunk(f"{i}", texts[i][:20], places[i], last=False) for i in range(3)))
-        trial.backend.run(tuple(chunk(f"{i}", texts[i][20:59], places[i], start=20, last=False) for i in (2, 0, 1)))
+        trial.backend.run(of(*(chunk(f"{i}", texts[i][:20], places[i], last=False) for i in range(3))))
+        trial.backend.run(of(*(chunk(f"{i}", texts[i][20:59], places[i], start=20, last=False) for i in (2, 0, 1))))
         found = trial.backend.run(
-            (*(chunk(f"{i}", texts[i][59:], places[i], start=59) for i in range(3)), chunk("3", texts[3], places[3]))
+            of(*(chunk(f"{i}", texts[i][59:], places[i], start=59) for i in range(3)), chunk("3", texts[3], places[3]))
         )
         assert [each.token for each in found if each] == [alone(make, tokens) for tokens in texts]
 
@@ -175,23 +179,23 @@ class TestBackend:
         first, second = [*common, *text(3, 1)], [*common, *text(7, 2)]
         for name, tokens in (("first", first), ("second", second)):
             trial.know(name, tokens)
-        trial.backend.run((chunk("first", first, [0, 1, 2, 3]),))
-        found = trial.backend.run((chunk("second", second[48:], [0, 1, 2, 9], start=48),))
+        trial.backend.run(of(chunk("first", first, [0, 1, 2, 3])))
+        found = trial.backend.run(of(chunk("second", second[48:], [0, 1, 2, 9], start=48)))
         assert token_of(found) == alone(make, second)
 
     def test_a_block_given_to_another_is_the_other_s(self, make: Callable[[], Trial]) -> None:
         trial, old, new = make(), text(60, 1), text(50, 2)
         for name, tokens in (("old", old), ("new", new)):
             trial.know(name, tokens)
-        trial.backend.run((chunk("old", old, [3, 2, 1, 0]),))
-        assert token_of(trial.backend.run((chunk("new", new, [0, 1, 2, 3]),))) == alone(make, new)
+        trial.backend.run(of(chunk("old", old, [3, 2, 1, 0])))
+        assert token_of(trial.backend.run(of(chunk("new", new, [0, 1, 2, 3])))) == alone(make, new)
 
     def test_an_answer_goes_on_token_by_token(self, make: Callable[[], Trial]) -> None:
         trial, tokens = make(), text(30)
         trial.know("a", tokens)
         places, computed = [7, 0, 13, 2], 0
         for _ in range(20):
-            found = trial.backend.run((chunk("a", tokens[computed:], places, start=computed),))
+            found = trial.backend.run(of(chunk("a", tokens[computed:], places, start=computed)))
             assert token_of(found) == alone(make, tokens)
             computed, tokens = len(tokens), [*tokens, token_of(found)]
 
@@ -202,29 +206,29 @@ class TestBackend:
         trial, kept, lost = make(), text(40, 1), text(40, 2)
         for name, tokens in (("kept", kept), ("lost", lost)):
             trial.know(name, tokens)
-        trial.backend.run((chunk("kept", kept[:39], [5, 1, 3], last=False),))
+        trial.backend.run(of(chunk("kept", kept[:39], [5, 1, 3], last=False)))
         with trial.failing(family), pytest.raises(family):
-            trial.backend.run((chunk("lost", lost, [0, 2, 4]),))
-        assert token_of(trial.backend.run((chunk("kept", kept[39:], [5, 1, 3], start=39),))) == alone(make, kept)
-        assert token_of(trial.backend.run((chunk("lost", lost, [0, 2, 4]),))) == alone(make, lost)
+            trial.backend.run(of(chunk("lost", lost, [0, 2, 4])))
+        assert token_of(trial.backend.run(of(chunk("kept", kept[39:], [5, 1, 3], start=39)))) == alone(make, kept)
+        assert token_of(trial.backend.run(of(chunk("lost", lost, [0, 2, 4])))) == alone(make, lost)
 
     def test_a_copy_of_its_blocks_continues_in_its_place(self, make: Callable[[], Trial]) -> None:
         trial, tokens, other = make(), text(75), text(64, 5)
         for name, each in (("a", tokens), ("b", tokens), ("other", other)):
             trial.know(name, each)
-        trial.backend.run((chunk("a", tokens[:64], [0, 1, 2, 3], last=False),))
+        trial.backend.run(of(chunk("a", tokens[:64], [0, 1, 2, 3], last=False)))
         payloads = copied_out(trial, [0, 1, 2, 3])
-        trial.backend.run((chunk("other", other, [3, 2, 1, 0]),))  # what was copied is no view
+        trial.backend.run(of(chunk("other", other, [3, 2, 1, 0])))  # what was copied is no view
         for group in range(2):
             sources = [memoryview(bytes(payload)).toreadonly() for payload in payloads[group]]
             trial.backend.copy_in(group, places([9, 4, 20, 7]), sources)
-        found = trial.backend.run((chunk("b", tokens[64:], [9, 4, 20, 7, 8], start=64),))
+        found = trial.backend.run(of(chunk("b", tokens[64:], [9, 4, 20, 7, 8], start=64)))
         assert token_of(found) == alone(make, tokens)
 
     def test_copies_are_bit_for_bit_and_touch_no_neighbour(self, make: Callable[[], Trial]) -> None:
         trial, tokens = make(), text(SIZE * 8)
         trial.know("a", tokens)
-        trial.backend.run((chunk("a", tokens, range(8)),))
+        trial.backend.run(of(chunk("a", tokens, range(8))))
         before = copied_out(trial, range(8))
         for group in range(2):
             trial.backend.copy_in(group, places([5, 2]), [memoryview(before[group][block]) for block in (2, 5)])
@@ -236,7 +240,7 @@ class TestBackend:
     def test_copying_no_block_is_nothing(self, make: Callable[[], Trial]) -> None:
         trial, tokens = make(), text(SIZE)
         trial.know("a", tokens)
-        trial.backend.run((chunk("a", tokens, [0]),))
+        trial.backend.run(of(chunk("a", tokens, [0])))
         before = copied_out(trial, [0])
         trial.backend.copy_out(0, (), ())
         trial.backend.copy_in(1, (), ())

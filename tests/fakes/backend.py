@@ -112,14 +112,15 @@ class MemoryBackend:
         Raises:
             AssertionError: the batch is not what the engine promises, or a context is not what it should be.
         """
-        assert batch, "there is nothing to compute"
+        assert len(batch), "there is nothing to compute"
         self.runs += 1
-        self._check_promises(batch)
-        self._fail_if_told(batch)
-        for chunk in batch:
+        chunks = tuple(batch)
+        self._check_promises(chunks)
+        self._fail_if_told(chunks)
+        for chunk in chunks:
             self._write(chunk, self._truth.digests[chunk.request_id][chunk.start : chunk.start + len(chunk.tokens)])
-        draws = [self._finish(chunk) for chunk in batch]
-        for chunk in batch:
+        draws = [self._finish(chunk) for chunk in chunks]
+        for chunk in chunks:
             self.spans[chunk.request_id].append((chunk.start, len(chunk.tokens)))
             self.computed.update((chunk.request_id, chunk.start + offset) for offset in range(len(chunk.tokens)))
         return draws
@@ -151,7 +152,7 @@ class MemoryBackend:
         if fault is not None:
             raise fault
 
-    def _check_promises(self, batch: Batch) -> None:
+    def _check_promises(self, batch: Sequence[Chunk]) -> None:
         """The chunks are of different sequences, in order, in step with the truth, and write where nobody reads."""
         ids = [chunk.request_id for chunk in batch]
         assert len(set(ids)) == len(ids), f"one sequence twice in a batch: {ids}"
@@ -174,7 +175,7 @@ class MemoryBackend:
         assert 0 <= index < len(run.blocks), f"{chunk.request_id}: {position} is outside {run} of group {group}"
         return run.blocks[index], position % self._block_tokens
 
-    def _fail_if_told(self, batch: Batch) -> None:
+    def _fail_if_told(self, batch: Sequence[Chunk]) -> None:
         tokens = sum(len(chunk.tokens) for chunk in batch)
         fault, self.fault = self.fault, None
         if fault is None and self.batch_tokens_max is not None and tokens > self.batch_tokens_max:

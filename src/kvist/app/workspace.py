@@ -7,7 +7,7 @@ from kvist.app.memory import HostMeter
 from kvist.base.ids import BlockId, RequestId, TokenId
 from kvist.base.units import Bytes
 from kvist.engine.backend import Backend
-from kvist.engine.batch import Batch, BlockRun, Chunk, DrawSpec
+from kvist.engine.batch import Batch, BlockRun, Chunk, DrawSpec, batch_of
 from kvist.engine.request import Sampling
 from kvist.planner.budget import KvLimits
 
@@ -63,7 +63,7 @@ def fullest_batch(limits: KvLimits, *, groups: int, rows: int) -> Batch:
     for index, length in enumerate(others, start=1):
         blocks = list(range(1 + own, 1 + own + shared))[: -(-length // size)]
         chunks.append(_chunk(index, length, start=0, blocks=blocks, groups=groups))
-    return tuple(chunks)
+    return batch_of(chunks, block_tokens=size)
 
 
 def _lengths(limits: KvLimits, rows: int) -> Iterator[int]:

@@ -58,6 +58,12 @@ class BlockTable:
         self._sealed = 0
         self._passed = [0] * len(cache.pools)
         self._awaited: set[tuple[int, int]] = set()
+        self._changed_from: int | None = 0
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything is listed otherwise than when `take_changes` was last called."""
+        return self._changed_from is not None
 
     @property
     def awaited(self) -> int:
@@ -94,6 +100,7 @@ class BlockTable:
                 self._awaited.add((group, index))
         self._sealed = hit.tokens // self._cache.block_tokens
         self._passed = [sum(block is None for block in table) for table in self.groups]
+        self._note_change(0)
 
     def target(self, group: int, index: int) -> BlockId | None:
         """Where a loaded block is to be copied; None when it is not awaited, not any more or never was."""
@@ -114,6 +121,7 @@ class BlockTable:
         pool = self._cache.pools[group]
         self.groups[group][index] = pool.seal(self._entry(group, index), self._owner, block_hash)
         self._awaited.remove((group, index))
+        self._note_change(index)
 
     def can_grow(self, tokens: int) -> bool:
         """Whether the pools have the blocks that positions [0, tokens) still lack, in every group."""
@@ -127,6 +135,8 @@ class BlockTable:
             CapacityError: a pool has too few; blocks already allocated stay in the table.
         """
         for pool, table, count in zip(self._cache.pools, self.groups, self._missing(tokens), strict=True):
+            if count:
+                self._note_change(len(table))
             for _ in range(count):
                 table.append(pool.allocate(self._owner))
 
@@ -146,13 +156,16 @@ class BlockTable:
         assert not self._awaited, f"{self._owner} computes while {len(self._awaited)} blocks are to land"
         size, kept = self._cache.block_tokens, list[Kept]()
         full = computed // size
+        if full <= self._sealed:
+            return kept
+        self._note_change(self._sealed)
         for index in range(self._sealed, full):
             for group, table in enumerate(self.groups):
                 window, pool = self._cache.windows[group], self._cache.pools[group]
                 table[index] = pool.seal(self._entry(group, index), self._owner, chain[index], keep=False)
                 if self._retention.keeps(index * size, (index + 1) * size, window, marks):
                     self._keep(group, index, kept)
-        self._sealed = max(self._sealed, full)
+        self._sealed = full
         for group, window in enumerate(self._cache.windows):
             # What a hit of the sealed blocks needs is never less than what the next query reads.
             first = first_block_of_hit(self._sealed * size, window, size)
@@ -192,16 +205,29 @@ class BlockTable:
         """The blocks held now, by group."""
         return [[block for block in table if block is not None] for table in self.groups]
 
-    def runs(self) -> list[tuple[int, tuple[BlockId, ...]]]:
-        """For each group the index of the first live block and all live blocks, which are consecutive."""
+    @property
+    def firsts(self) -> Sequence[int]:
+        """Index of the first live block, by group."""
+        return self._passed
+
+    def runs(self, start: int = 0) -> list[tuple[int, list[BlockId]]]:
+        """For each group the index of the first live block from `start` on, and all from there on, without a gap."""
         return [
-            (passed, tuple(self._entry(group, index) for index in range(passed, len(self.groups[group]))))
-            for group, passed in enumerate(self._passed)
+            (first, [self._entry(group, index) for index in range(first, len(self.groups[group]))])
+            for group, first in enumerate(max(passed, start) for passed in self._passed)
         ]
+
+    def take_changes(self) -> list[tuple[int, list[BlockId]]]:
+        """The `runs` from the first index on at which anything changed since the last call; at first, all of them."""
+        changed_from, self._changed_from = self._changed_from, None
+        return [] if changed_from is None else self.runs(changed_from)
 
     def held_counts(self) -> list[int]:
         """How many blocks are held now, by group; O(groups)."""
         return [len(table) - passed for table, passed in zip(self.groups, self._passed, strict=True)]
+
+    def _note_change(self, index: int) -> None:
+        self._changed_from = index if self._changed_from is None else min(index, self._changed_from)
 
     def _keep(self, group: int, index: int, kept: list[Kept]) -> None:
         block = self._entry(group, index)

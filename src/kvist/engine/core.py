@@ -40,6 +40,7 @@ from kvist.engine.messages import (
 from kvist.engine.offload import STORES, Offload
 from kvist.engine.request import Request
 from kvist.engine.schedule import Slice, plan_step
+from kvist.engine.seats import Seats
 from kvist.engine.sequence import Sequence
 from kvist.engine.settings import EngineSettings
 from kvist.engine.sources import sources_of
@@ -83,6 +84,7 @@ class EngineCore:
         self._running: dict[RequestId, Sequence] = {}
         self._deliver: dict[RequestId, Deliver] = {}
         self._in_flight = InFlight()
+        self._seats = Seats(settings.sequences_max, groups=len(cache.pools), block_tokens=settings.block_tokens)
         self._turns = 0
         self._memory_short = False
         self._counters = Counters()
@@ -264,7 +266,7 @@ class EngineCore:
             return None
         began_s = self._time_s()
         try:
-            draws = self._backend.run(tuple(sequence.chunk(tokens) for sequence, tokens in plan))
+            draws = self._backend.run(self._seats.batch(*zip(*plan, strict=True)))
         except CapacityError as error:
             self._memory_short = True
             self._counters.out_of_memory += 1
@@ -332,6 +334,7 @@ class EngineCore:
         sources = sources_of(hit, served, loaded, sequence.begin(hit))
         self._counters.count_cached(sources)
         self._running[request_id] = sequence
+        self._seats.seat(sequence)
         if not sequence.has_run:
             sequence.has_run = True
             event = Admitted(
@@ -380,6 +383,7 @@ class EngineCore:
     def _leave(self, sequence: Sequence) -> None:
         """Takes a sequence out of those that run or load."""
         if self._running.pop(sequence.request.id, None) is not None:
+            self._seats.leave(sequence)
             sequence.asked = False  # when it comes back, the tiers may have what it lost
         self._loading.drop(sequence.request.id)
         self._give_back(sequence)

@@ -11,7 +11,7 @@ from kvist.blocks.keys import HashChain, TenantTag
 from kvist.blocks.prefix import Hit
 from kvist.blocks.table import BlockTable, Kept
 from kvist.blocks.window import Marks
-from kvist.engine.batch import BlockRun, Chunk, Drawn, DrawSpec
+from kvist.engine.batch import Drawn, DrawSpec
 from kvist.engine.draw import uniform
 from kvist.engine.messages import Finished, FinishReason
 from kvist.engine.request import Request
@@ -39,6 +39,7 @@ class Sequence:
         turn: place in the order of admission; the largest is preempted first.
         awaited: the block that somebody else is computing and this sequence waits for, or None.
         asked: whether the tiers below were asked about it since it last ran.
+        seat: where its blocks are written for backends while it runs, else None.
         has_run: whether it ran before, perhaps without computing anything.
     """
 
@@ -58,6 +59,7 @@ class Sequence:
         self.turn = 0
         self.awaited: BlockHash | None = None
         self.asked = False
+        self.seat: int | None = None
         self.has_run = False
 
     @property
@@ -103,20 +105,12 @@ class Sequence:
         self.computed = 0
         return kept
 
-    def chunk(self, count: int) -> Chunk:
-        """The next `count` tokens as work for a backend; the blocks for them must be in the table."""
-        end = self.computed + count
-        draw = None
-        if end == len(self.tokens):
-            sampling = self.request.sampling
-            draw = DrawSpec(sampling=sampling, uniform=uniform(sampling.seed, self.tokens_output))
-        return Chunk(
-            request_id=self.request.id,
-            tokens=tuple(self.tokens[self.computed : end]),
-            start=self.computed,
-            runs=tuple(BlockRun(first=first, blocks=blocks) for first, blocks in self.table.runs()),
-            draw=draw,
-        )
+    def draw_after(self, count: int) -> DrawSpec | None:
+        """How to draw the token after the next `count`; None when those are not the last."""
+        if self.computed + count < len(self.tokens):
+            return None
+        sampling = self.request.sampling
+        return DrawSpec(sampling, uniform(sampling.seed, self.tokens_output))
 
     def advance(self, count: int, block_tokens: int) -> Work:
         """Records that `count` tokens were computed, and seals the blocks they filled."""

@@ -65,24 +65,25 @@ def test_the_step_is_as_full_as_can_be_and_could_happen(
         groups=groups,
         rows=rows,
     )
-    assert len(batch) == sequences_max
-    lengths = [len(chunk.tokens) for chunk in batch]
+    chunks = tuple(batch)
+    assert len(batch) == len(chunks) == sequences_max
+    lengths = [len(chunk.tokens) for chunk in chunks]
     assert min(lengths) >= 1
     most = min(rows, model_tokens_max) + (sequences_max - 1) * model_tokens_max
     assert sum(lengths) == min(step_tokens, most)
-    longest = batch[0].start + lengths[0]
+    longest = chunks[0].start + lengths[0]
     assert model_tokens_max - block_tokens < longest <= model_tokens_max
-    for chunk in batch:
+    for chunk in chunks:
         assert chunk.draw is not None
         assert len(chunk.runs) == groups
         for run in chunk.runs:
             held = len(run.blocks) * block_tokens
             assert held - block_tokens < chunk.start + len(chunk.tokens) <= held
-    used = {block for chunk in batch for run in chunk.runs for block in run.blocks}
+    used = {block for chunk in chunks for run in chunk.runs for block in run.blocks}
     assert max(used) <= 1 + (step_tokens // block_tokens + 2), "the pool for it is small"
-    written = range(batch[0].start // block_tokens, len(batch[0].runs[0].blocks))
-    own = {batch[0].runs[0].blocks[index] for index in written}
-    assert own.isdisjoint(block for chunk in batch[1:] for block in chunk.runs[0].blocks)
+    written = range(chunks[0].start // block_tokens, len(chunks[0].runs[0].blocks))
+    own = {chunks[0].runs[0].blocks[index] for index in written}
+    assert own.isdisjoint(block for chunk in chunks[1:] for block in chunk.runs[0].blocks)
 
 
 @pytest.mark.parametrize("size", [0, 48 * MIB])

@@ -22,7 +22,7 @@ from tables import SIZE, cache_of, chain_of, check, kept_by, run, table_of
 def test_an_empty_table_holds_nothing() -> None:
     cache = cache_of(None, 8)
     table = table_of(cache)
-    assert (table.held(), table.runs(), table.held_counts()) == ([[], []], [(0, ()), (0, ())], [0, 0])
+    assert (table.held(), table.runs(), table.held_counts()) == ([[], []], [(0, []), (0, [])], [0, 0])
     table.keep_window()
     table.release()
     check(cache, table)

@@ -67,29 +67,18 @@ def test_what_is_computed_counts_prompt_tokens_and_blocks() -> None:
         assert advance(sequence, 1) == (0, 0, filled)
 
 
-def test_a_chunk_is_what_comes_next_over_the_blocks_that_are_held() -> None:
+def test_a_token_is_drawn_after_the_last_and_only_there() -> None:
     sequence = sequence_of(10)
-    sequence.table.grow(8)
-    chunk = sequence.chunk(8)
-    assert (chunk.request_id, chunk.start, chunk.tokens, chunk.draw) == ("r", 0, (0,) * 8, None)
-    assert [(run.first, run.blocks) for run in chunk.runs] == [(0, (0, 1)), (0, (0, 1))]
-    sequence.advance(8, SIZE)
-    sequence.table.grow(10)
-    chunk = sequence.chunk(2)
-    assert (chunk.start, chunk.tokens, chunk.draw is None) == (8, (0, 0), False)
-    assert [(run.first, run.blocks) for run in chunk.runs] == [(0, (0, 1, 2)), (0, (0, 1, 2))]
-    sequence.advance(2, SIZE)
-    for token in range(1, 7):
-        sequence.append(Drawn(token=TokenId(token)))
-        advance(sequence, 1)
-    assert sequence.table.runs()[1][0] == 2  # the window of 6 before token 16 begins in block 2
+    assert [sequence.draw_after(count) is None for count in (1, 8, 9, 10)] == [True, True, True, False]
+    advance(sequence, 8)
+    assert [sequence.draw_after(count) is None for count in (1, 2)] == [True, False]
 
 
 def test_each_draw_has_the_number_of_its_place_in_the_output() -> None:
     sequence = sequence_of(2)
     for place in range(4):
         sequence.table.grow(len(sequence.tokens))
-        draw = sequence.chunk(sequence.remaining).draw
+        draw = sequence.draw_after(sequence.remaining)
         assert draw is not None
         assert (draw.uniform, draw.sampling) == (uniform(0, place), sequence.request.sampling)
         sequence.advance(sequence.remaining, SIZE)

@@ -5,7 +5,9 @@ the new K and V into their blocks, then lets each sequence's queries read that s
 padded: sequences of all lengths, prefilling and decoding, lie one after the other in one row.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from transformers import AttentionInterface
@@ -17,6 +19,31 @@ from kvist.engine.backends.tiles import AttentionRule, attend
 from kvist.engine.batch import Batch, BlockRun, Chunk
 
 IMPLEMENTATION = "kvist"
+
+
+class Step(Protocol):
+    """One step's attention, handed to every layer of the model, one after the other, on one thread."""
+
+    def window(self, index: int) -> int | None:
+        """How many positions a query of this layer looks back; None means all."""
+        ...
+
+    def layer(
+        self, index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: AttentionRule
+    ) -> torch.Tensor:
+        """Writes K and V of one layer and returns its attention output; takes as long as that takes.
+
+        Args:
+            index: of the layer in the model.
+            query: [1, heads, tokens, head_dim_k].
+            key: [1, kv_heads, tokens, head_dim_k], rotated.
+            value: [1, kv_heads, tokens, head_dim_v].
+            rule: how the layer's scores become weights.
+
+        Returns:
+            [1, tokens, heads, head_dim_v].
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +64,7 @@ class Span:
 
 
 class PagedStep:
-    """One step's attention, handed to every layer of the model."""
+    """A step on any device, in any dtype, by operations of torch."""
 
     def __init__(self, batch: Batch, store: KvStore, masks: MaskCache, places: dict[int, tuple[int, int]]) -> None:
         """Lays out a batch.
@@ -51,11 +78,11 @@ class PagedStep:
         self._store = store
         self._masks = masks
         self._places = places
-        groups = range(len(store.groups))
+        groups, chunks = range(len(store.groups)), tuple(batch)
         self._targets = [
-            torch.cat([self._targets_of(chunk, group) for chunk in batch]).to(store.device) for group in groups
+            torch.cat([self._targets_of(chunk, group) for chunk in chunks]).to(store.device) for group in groups
         ]
-        self._spans = [self._spans_of(batch, group) for group in groups]
+        self._spans = [self._spans_of(chunks, group) for group in groups]
 
     def window(self, index: int) -> int | None:
         """How many positions a query of this layer looks back; None means all."""
@@ -64,18 +91,7 @@ class PagedStep:
     def layer(
         self, index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: AttentionRule
     ) -> torch.Tensor:
-        """Writes K and V of one layer and returns its attention output.
-
-        Args:
-            index: of the layer in the model.
-            query: [1, heads, tokens, head_dim_k].
-            key: [1, kv_heads, tokens, head_dim_k], rotated.
-            value: [1, kv_heads, tokens, head_dim_v].
-            rule: how the layer's scores become weights.
-
-        Returns:
-            [1, tokens, heads, head_dim_v].
-        """
+        """Writes K and V of one layer and returns its attention output; see `Step.layer`."""
         group, place = self._places[index]
         keys, values = self._store.keys[group][place], self._store.values[group][place]
         keys.index_copy_(1, self._targets[group], key[0])
@@ -102,10 +118,10 @@ class PagedStep:
         offsets = torch.arange(len(chunk.tokens)) + (chunk.start - run.first * size)
         return torch.tensor(run.blocks)[offsets // size] * size + offsets % size
 
-    def _spans_of(self, batch: Batch, group: int) -> list[Span]:
+    def _spans_of(self, chunks: Sequence[Chunk], group: int) -> list[Span]:
         spans: list[Span] = []
         row = 0
-        for chunk in batch:
+        for chunk in chunks:
             run, rows = chunk.runs[group], len(chunk.tokens)
             spans.append(
                 Span(
@@ -132,7 +148,7 @@ def _attention(  # noqa: PLR0913  the signature is transformers'
     _mask: torch.Tensor | None,
     *,
     scaling: float,
-    kvist: PagedStep,
+    kvist: Step,
     softcap: float | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:

@@ -6,6 +6,7 @@ another model family needs lies beside it: `device`, `loading`, `attention`.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 
 import torch
 from transformers import PreTrainedModel
@@ -19,7 +20,7 @@ from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.masks import MaskCache
 from kvist.engine.backends.sampler import draw
 from kvist.engine.backends.tiles import TILE_ROWS
-from kvist.engine.batch import Batch, Drawn
+from kvist.engine.batch import Batch, Drawn, Integers
 
 
 class TorchBackend:
@@ -38,9 +39,9 @@ class TorchBackend:
 
     def run(self, batch: Batch) -> Sequence[Drawn | None]:
         """Writes the KV of the batch and draws where a draw is wanted; see `Backend.run`."""
-        with _translated(f"a step of {sum(len(chunk.tokens) for chunk in batch)} tokens"):
-            drawn = iter(draw(self.logits(batch), [chunk.draw for chunk in batch if chunk.draw is not None]))
-        return [None if chunk.draw is None else next(drawn) for chunk in batch]
+        with _translated(f"a step of {len(batch.tokens)} tokens"):
+            drawn = iter(draw(self.logits(batch), [spec for spec in batch.draws if spec is not None]))
+        return [None if spec is None else next(drawn) for spec in batch.draws]
 
     def copy_out(self, group: int, blocks: Sequence[BlockId], into: Sequence[memoryview]) -> None:
         """Copies blocks to buffers; see `Backend.copy_out`."""
@@ -55,24 +56,24 @@ class TorchBackend:
     def logits(self, batch: Batch) -> torch.Tensor:
         """Writes the KV of the batch; returns [chunks that want a draw, vocab]."""
         device = self.store.device
-        tokens = [token for chunk in batch for token in chunk.tokens]
-        positions = [chunk.start + offset for chunk in batch for offset in range(len(chunk.tokens))]
-        last_rows: list[int] = []
-        row = -1
-        for chunk in batch:
-            row += len(chunk.tokens)
-            if chunk.draw is not None:
-                last_rows.append(row)
+        last_rows = [
+            end - 1 for end, spec in zip(accumulate(batch.counts), batch.draws, strict=True) if spec is not None
+        ]
         with torch.inference_mode():
             output = self._model(
-                input_ids=torch.tensor([tokens], device=device),
-                position_ids=torch.tensor([positions], device=device),
+                input_ids=_row(batch.tokens, device),
+                position_ids=_row(batch.positions, device),
                 use_cache=False,
                 logits_to_keep=torch.tensor(last_rows, dtype=torch.long, device=device),
                 kvist=PagedStep(batch, self.store, self._masks, self._places),
             )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+
+def _row(column: Integers, device: torch.device) -> torch.Tensor:
+    """A copy of a column as [1, rows]."""
+    return torch.frombuffer(column, dtype=torch.int64).to(device, copy=True).unsqueeze(0)
 
 
 @contextmanager

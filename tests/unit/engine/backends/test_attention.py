@@ -13,7 +13,7 @@ from kvist.engine.backends.attention import IMPLEMENTATION, PagedStep, layer_ind
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.masks import MaskCache
 from kvist.engine.backends.tiles import TILE_ROWS, AttentionRule
-from kvist.engine.batch import BlockRun, Chunk
+from kvist.engine.batch import BlockRun, Chunk, batch_of
 from kvist.geometry.groups import KvGroup
 
 CPU = torch.device("cpu")
@@ -88,7 +88,8 @@ def pool(sequences: list[Sequence], layer: int) -> KvStore:
 
 def call(sequences: list[Sequence], store: KvStore, layer: int, rule: AttentionRule) -> torch.Tensor:
     """The layer's output for all new tokens, [tokens, heads, head_dim_v]."""
-    batch = tuple(each.chunk(f"{index}") for index, each in enumerate(sequences))
+    chunks = [each.chunk(f"{index}") for index, each in enumerate(sequences)]
+    batch = batch_of(chunks, block_tokens=SIZE)
     masks = MaskCache(dtype=torch.float32, device=CPU, tile_rows=TILE_ROWS)
     step = PagedStep(batch, store, masks, PLACES)
     query, key, value = (
@@ -155,7 +156,7 @@ def test_consecutive_and_scattered_blocks_give_the_same_bits(layer: int) -> None
 def test_each_layer_looks_back_as_far_as_its_group() -> None:
     sequences = sequences_of([(0, 1)], [0])
     masks = MaskCache(dtype=torch.float32, device=CPU, tile_rows=TILE_ROWS)
-    step = PagedStep((sequences[0].chunk("a"),), pool(sequences, 0), masks, PLACES)
+    step = PagedStep(batch_of([sequences[0].chunk("a")], block_tokens=SIZE), pool(sequences, 0), masks, PLACES)
     assert [step.window(layer) for layer in range(4)] == [None, 7, 7, None]
 
 

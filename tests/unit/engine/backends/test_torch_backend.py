@@ -10,7 +10,7 @@ from kvist.base.ids import BlockId, RequestId, TokenId
 from kvist.engine.backend import BackendError
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.torch_backend import TorchBackend
-from kvist.engine.batch import BlockRun, Chunk, DrawSpec
+from kvist.engine.batch import Batch, BlockRun, Chunk, DrawSpec, batch_of
 from kvist.engine.request import Sampling
 from tiny_engine import one_thread, subject
 
@@ -53,6 +53,10 @@ def chunk(
     )
 
 
+def of(*chunks: Chunk) -> Batch:
+    return batch_of(chunks, block_tokens=SIZE)
+
+
 def text(length: int, seed: int = 0) -> list[int]:
     return torch.randint(3, 300, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
@@ -72,10 +76,10 @@ def test_one_entry_per_chunk_and_none_where_nothing_was_asked(name: str) -> None
         chunk(backend, two[:-1], [2, 3], draw=None),
         chunk(backend, three, [5]),
     )
-    found = backend.run(batch)
+    found = backend.run(of(*batch))
     assert [each is None for each in found] == [False, True, False]
     assert [each.token for each in found if each] == [expected(name, one).argmax(), expected(name, three).argmax()]
-    (last,) = backend.run((chunk(backend, two[-1:], [2, 3, 4], start=32),))
+    (last,) = backend.run(of(chunk(backend, two[-1:], [2, 3, 4], start=32)))
     assert last is not None
     assert last.token == expected(name, two).argmax()
 
@@ -84,8 +88,8 @@ def test_one_entry_per_chunk_and_none_where_nothing_was_asked(name: str) -> None
 def test_a_batch_that_draws_nothing_still_writes(name: str) -> None:
     backend = backend_of(name)
     tokens = text(40)
-    assert backend.run((chunk(backend, tokens[:32], [8, 3], draw=None),)) == [None]
-    logits = backend.logits((chunk(backend, tokens[32:], [8, 3, 1], start=32),))
+    assert backend.run(of(chunk(backend, tokens[:32], [8, 3], draw=None))) == [None]
+    logits = backend.logits(of(chunk(backend, tokens[32:], [8, 3, 1], start=32)))
     torch.testing.assert_close(logits[0], expected(name, tokens), atol=1e-3, rtol=0)
 
 
@@ -99,9 +103,9 @@ def test_where_blocks_lie_changes_no_bit(name: str, dtype: torch.dtype) -> None:
         (list(range(6)), list(range(6, 26))),
         ([39, 1, 37, 3, 35, 5], [0, 38, 2, 36, 4, 34, 6, 32, 8, 30, 10, 28, 12, 26, 14, 24, 16, 22, 18, 20]),
     ):
-        cold = backend.logits((chunk(backend, one[:70], first[:5]), chunk(backend, two[:280], second[:18])))
+        cold = backend.logits(of(chunk(backend, one[:70], first[:5]), chunk(backend, two[:280], second[:18])))
         warm = backend.logits(
-            (chunk(backend, one[70:], first, start=70), chunk(backend, two[280:], second[:19], start=280))
+            of(chunk(backend, one[70:], first, start=70), chunk(backend, two[280:], second[:19], start=280))
         )
         blocks = [
             backend.store.read_block(group, BlockId(block))
@@ -120,7 +124,7 @@ def test_the_order_of_a_batch_changes_nothing_but_the_order() -> None:
         chunk(backend, tokens, list(range(4 * index, 4 * index + 4))[: -(-len(tokens) // SIZE)])
         for index, tokens in enumerate(texts)
     )
-    forward, back = backend.logits(batch), backend.logits(batch[::-1])
+    forward, back = backend.logits(of(*batch)), backend.logits(of(*batch[::-1]))
     torch.testing.assert_close(forward, back.flip(0), atol=1e-3, rtol=0)
 
 
@@ -128,7 +132,7 @@ def test_other_blocks_are_left_alone() -> None:
     backend = backend_of("gemma3")
     for tensor in (*backend.store.keys, *backend.store.values):
         tensor.fill_(7)
-    backend.run((chunk(backend, text(20), [4, 9]),))
+    backend.run(of(chunk(backend, text(20), [4, 9])))
     for group in range(len(backend.store.groups)):
         for block in range(BLOCKS):
             untouched = backend.store.read_block(group, BlockId(block)).eq(7)
@@ -164,12 +168,12 @@ def test_what_torch_raises_becomes_ours_and_the_next_step_works(error: Exception
     mend = failing(backend, error)
     try:
         with pytest.raises(family) as caught:
-            backend.run((chunk(backend, tokens, [0, 1]),))
+            backend.run(of(chunk(backend, tokens, [0, 1])))
     finally:
         mend()
     assert caught.value.__cause__ is error
     assert str(error) in str(caught.value)
-    (found,) = backend.run((chunk(backend, tokens, [0, 1]),))
+    (found,) = backend.run(of(chunk(backend, tokens, [0, 1])))
     assert found is not None
     assert found.token == expected("llama", tokens).argmax()
 
@@ -179,7 +183,7 @@ def test_a_lack_of_memory_says_how_large_the_step_was() -> None:
     mend = failing(backend, MemoryError())
     try:
         with pytest.raises(CapacityError, match="a step of 23 tokens"):
-            backend.run((chunk(backend, text(20), [0, 1]), chunk(backend, text(3), [2])))
+            backend.run(of(chunk(backend, text(20), [0, 1]), chunk(backend, text(3), [2])))
     finally:
         mend()
 
@@ -190,7 +194,7 @@ def test_what_is_no_failure_of_torch_is_not_hidden() -> None:
         mend = failing(backend, error)
         try:
             with pytest.raises(type(error)):
-                backend.run((chunk(backend, [5], [0]),))
+                backend.run(of(chunk(backend, [5], [0])))
         finally:
             mend()
 
@@ -199,17 +203,17 @@ def test_what_is_no_failure_of_torch_is_not_hidden() -> None:
 def test_a_token_that_the_model_does_not_know_is_an_error_and_no_crash(token: int) -> None:
     backend = backend_of("llama")
     with pytest.raises(BackendError, match="the model failed"):
-        backend.run((chunk(backend, [5, token, 6], [0]),))
+        backend.run(of(chunk(backend, [5, token, 6], [0])))
 
 
 def test_a_context_that_is_not_a_number_is_an_error() -> None:
     backend = backend_of("llama")
     backend.store.keys[0].fill_(float("nan"))
     with pytest.raises(BackendError, match="not numbers"):
-        backend.run((chunk(backend, [5], [0, 1], start=16),))
+        backend.run(of(chunk(backend, [5], [0, 1], start=16)))
 
 
 def test_no_graph_is_kept_of_what_was_computed() -> None:
     backend = backend_of("llama")
-    backend.run((chunk(backend, text(20), [0, 1]),))
+    backend.run(of(chunk(backend, text(20), [0, 1])))
     assert not any(tensor.requires_grad for tensor in (*backend.store.keys, *backend.store.values))
