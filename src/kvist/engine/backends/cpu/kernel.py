@@ -13,6 +13,7 @@ import ctypes
 import hashlib
 import os
 import struct
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,8 @@ class Kernel:
         """
         found = self._addresses.get(dtype)
         address, _ = self._compile(dtype) if found is None else found
-        array = (ctypes.c_int64 * len(slots))(*slots)
-        _run(address, ctypes.byref(array), torch.get_num_threads(), 0)
+        packed = array("q", slots)  # a microsecond less than what ctypes has for it
+        _run(address, packed.buffer_info()[0], torch.get_num_threads(), 0)
 
     def _compile(self, dtype: torch.dtype) -> tuple[int, object]:
         signature = types.void(types.CPointer(DTYPES[dtype]))
@@ -106,7 +107,7 @@ def share(count: int, quantum: int) -> tuple[int, int]:
     return first, min(count, first + each)
 
 
-def _alone(address: int, slots: object, _threads: int, _flags: int) -> None:
+def _alone(address: int, slots: int, _threads: int, _flags: int) -> None:
     """What runs a kernel where torch has no OpenMP library that we know: the caller."""
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(slots)
 
