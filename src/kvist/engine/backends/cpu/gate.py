@@ -1,0 +1,112 @@
+"""The gate of a feed-forward layer: an activation and a product, in one pass over both projections.
+
+The forms are of Shazeer, "GLU Variants Improve Transformer" (2020), the activations of Hendrycks and Gimpel, "Gaussian
+Error Linear Units" (2016). Each is written with a power of e that is at most one: nothing overflows, and results near
+zero are as exact as large ones.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+
+from kvist.engine.backends.cpu.kernel import Kernel, matrix, share
+from kvist.engine.backends.cpu.numbers import Number, Slots, exponential, inlined, narrow, slot, widen
+from kvist.engine.backends.cpu.numbers import matrix as matrix_of
+
+Activation = Literal["silu", "gelu_tanh", "gelu"]
+"""What gates: x * sigmoid(x); the tanh formula of x * Phi(x); x * Phi(x) itself. Phi: of the normal distribution."""
+
+
+def gated(both: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """Returns `activation(gate) * up`.
+
+    Args:
+        both: [rows, 2n] = gate | up, bfloat16 or float32; rows may lie apart, the numbers of one lie side by side.
+        activation: which.
+
+    Returns:
+        [rows, n] of the same dtype, contiguous.
+    """
+    rows, columns = both.shape[0], both.shape[1] // 2
+    found = torch.empty(rows, columns, dtype=both.dtype)
+    _KERNELS[activation](both.dtype, *matrix(both), found.data_ptr(), rows, columns)
+    return found
+
+
+_STRETCH = 512
+"""Columns that a thread takes at once: a single row is work for several."""
+
+
+@inlined
+def _sigmoid_times(x: Number, power: Number) -> Number:
+    """Returns `x / (1 + e^-power)`."""
+    small = exponential(-abs(power))
+    part = x / (np.float32(1) + small)
+    return part if power >= np.float32(0) else part * small
+
+
+@inlined
+def _silu(x: Number) -> Number:
+    return _sigmoid_times(x, x)
+
+
+@inlined
+def _gelu_tanh(x: Number) -> Number:
+    """Uses that (1 + tanh(u)) / 2 is the sigmoid of 2u, u = sqrt(2 / pi) * (x + 0.044715 x^3)."""
+    return _sigmoid_times(x, x * (np.float32(1.5957691216057308) + np.float32(0.07135481627260025) * x * x))
+
+
+@inlined
+def _gelu(x: Number) -> Number:
+    """Phi(-z sqrt(2)) is erfc(z) / 2; erfc(z) e^(z^2) is a polynomial of 1 / (1 + z / 2) to 6e-7 of it.
+
+    The coefficients are a minimax fit for z from 0 to 7; behind that the power is below 1e-21.
+    """
+    size = abs(x)
+    t = np.float32(1) / (np.float32(1) + size * np.float32(0.3535533905932738))
+    tail = np.float32(0.09442614018917084)
+    tail = tail * t - np.float32(0.3789232075214386)
+    tail = tail * t + np.float32(0.4208190143108368)
+    tail = tail * t + np.float32(0.014998912811279297)
+    tail = tail * t + np.float32(0.29036077857017517)
+    tail = tail * t + np.float32(0.27585455775260925)
+    tail = tail * t + np.float32(0.2824637293815613)
+    tail = tail * t * exponential(size * size * np.float32(-0.5)) * np.float32(0.5)
+    return x * (np.float32(1) - tail if x >= np.float32(0) else tail)
+
+
+@inlined
+def _gate(slots: Slots, activate: Callable[[Number], Number]) -> None:
+    both, found = matrix_of(slots, 0), matrix_of(slots, 3)
+    columns = slot(slots, 5)
+    each = (columns + _STRETCH - 1) // _STRETCH
+    first, end = share(slot(slots, 4) * each, 1)
+    for part in range(first, end):
+        row = part // each
+        begin = (part - row * each) * _STRETCH
+        count = min(_STRETCH, columns - begin)
+        gates, ups, target = both[row, begin:], both[row, columns + begin :], found[row, begin:]
+        for i in range(count):
+            target[i] = narrow(activate(widen(gates[i])) * widen(ups[i]), target)
+
+
+# One after the other and not made by a function: what a function makes is not found again among kept kernels.
+def _gate_silu(slots: Slots) -> None:
+    _gate(slots, _silu)
+
+
+def _gate_gelu_tanh(slots: Slots) -> None:
+    _gate(slots, _gelu_tanh)
+
+
+def _gate_gelu(slots: Slots) -> None:
+    _gate(slots, _gelu)
+
+
+_KERNELS: dict[Activation, Kernel] = {
+    "silu": Kernel(_gate_silu),
+    "gelu_tanh": Kernel(_gate_gelu_tanh),
+    "gelu": Kernel(_gate_gelu),
+}

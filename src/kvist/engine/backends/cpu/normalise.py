@@ -1,0 +1,62 @@
+"""RMS normalisation of rows in one pass.
+
+The formula is of Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019). Between reading the numbers and
+writing the result all is float32: what a family rounds before it multiplies by the weight (Llama's does) is not.
+"""
+
+import numpy as np
+import torch
+
+from kvist.engine.backends.cpu.kernel import Kernel, matrix, share, vector
+from kvist.engine.backends.cpu.kernel import real as packed
+from kvist.engine.backends.cpu.numbers import Slots, narrow, real, slot, widen
+from kvist.engine.backends.cpu.numbers import matrix as matrix_of
+from kvist.engine.backends.cpu.numbers import vector as vector_of
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, *, epsilon: float, offset: float = 0.0) -> torch.Tensor:
+    """Each row divided by the root of its mean square, times a weight: `x / sqrt(mean(x^2) + epsilon) * (offset + w)`.
+
+    Args:
+        x: [rows, n], bfloat16 or float32; rows may lie apart, the numbers of one lie side by side.
+        weight: [n], of the same dtype; None for no weight at all, and `offset` is not looked at then.
+        epsilon: what keeps a row of zeros finite.
+        offset: 1.0 where weights are stored as distances from one (Gemma's).
+
+    Returns:
+        [rows, n] of the same dtype, contiguous.
+    """
+    rows, columns = x.shape
+    normed = torch.empty(rows, columns, dtype=x.dtype)
+    if weight is None:
+        gain = (0, 0)
+    else:
+        assert weight.dtype is x.dtype, f"weight of {weight.dtype}, numbers of {x.dtype}"
+        gain = vector(weight)
+        assert gain[1] == columns, f"{gain[1]} weights for {columns} columns"
+    _KERNEL(x.dtype, *matrix(x), normed.data_ptr(), rows, columns, *gain, packed(epsilon), packed(offset))
+    return normed
+
+
+def _normalise(slots: Slots) -> None:
+    x, normed, weight = matrix_of(slots, 0), matrix_of(slots, 3), vector_of(slots, 6)
+    epsilon, offset = real(slots, 8), real(slots, 9)
+    columns = slot(slots, 5)
+    weighted = slot(slots, 7) > 0
+    first, end = share(slot(slots, 1), 1)
+    for row in range(first, end):
+        source, target = x[row], normed[row]
+        squares = np.float32(0)
+        for i in range(columns):
+            value = widen(source[i])
+            squares += value * value
+        scale = np.float32(1) / np.sqrt(squares / np.float32(columns) + epsilon)
+        if weighted:
+            for i in range(columns):
+                target[i] = narrow(widen(source[i]) * scale * (offset + widen(weight[i])), target)
+        else:
+            for i in range(columns):
+                target[i] = narrow(widen(source[i]) * scale, target)
+
+
+_KERNEL = Kernel(_normalise)
