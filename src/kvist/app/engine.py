@@ -9,13 +9,14 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from kvist.app.budget import Budget, check_asked, engine_limits, kv_bytes, kv_limits
+from kvist.app.cache_dir import cache_root, make_private
 from kvist.app.config import ServeConfig
 from kvist.app.fabric import OpenFabric, Stored, opened_fabric
 from kvist.app.identity import kv_namespace
@@ -23,17 +24,25 @@ from kvist.app.locate import ModelFiles
 from kvist.app.memory import bytes_free
 from kvist.app.progress import Progress, Report
 from kvist.app.secret import SECRET_BYTES, load_secret, secret_path
-from kvist.app.workspace import measure_workspace
-from kvist.base.errors import ModelError
+from kvist.app.workspace import measure_workspace, warm_up
+from kvist.base.errors import ConfigError, ModelError
 from kvist.base.ids import GroupId
-from kvist.base.units import Tokens
+from kvist.base.units import Bytes, Tokens
 from kvist.blocks.eviction import CopiesFirst
 from kvist.blocks.keys import Namespace
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import PrefixCache
 from kvist.blocks.window import Retention
 from kvist.cost.prefill import PrefillModel, Work, prefill_model
-from kvist.engine.backends.device import bytes_free_on, meter_of, open_device, set_threads, torch_dtype
+from kvist.engine.backends.cpu.kernel import keep_compiled
+from kvist.engine.backends.device import (
+    bytes_free_on,
+    meter_of,
+    open_device,
+    runs_kernels,
+    set_threads,
+    torch_dtype,
+)
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.loading import load_model, weights_bytes
 from kvist.engine.backends.tiles import TILE_ROWS
@@ -141,14 +150,8 @@ def _allocated(ground: Ground, report: Report) -> tuple[TorchBackend, Budget]:
         dtype = torch_dtype(config.dtype)
         return KvStore(geometry.groups, blocks, block_tokens=config.block_tokens, dtype=dtype, device=device)
 
-    report(Progress(stage="Measuring a full step"))
-    groups = len(geometry.groups)
-    workspace = measure_workspace(
-        lambda blocks: TorchBackend(model, store_of((blocks,) * groups)),
-        ground.limits,
-        groups=groups,
-        rows=2 * TILE_ROWS,  # the second tile makes the masks grow, and the others are like it
-        meter=meter_of(device),
+    workspace = _measured(
+        lambda blocks: TorchBackend(model, store_of((blocks,) * len(geometry.groups))), ground, report
     )
 
     report(Progress(stage="Allocating KV memory"))
@@ -166,6 +169,31 @@ def _allocated(ground: Ground, report: Report) -> tuple[TorchBackend, Budget]:
         block_tokens=config.block_tokens,
     )
     return TorchBackend(model, store), budget
+
+
+def _measured(make_backend: Callable[[int], TorchBackend], ground: Ground, report: Report) -> Bytes:
+    """What a full step takes, after small ones in which everything is made ready that the first request needs."""
+    config, limits, groups = ground.config, ground.limits, len(ground.geometry.groups)
+    device = open_device(config.device)
+    if runs_kernels(device, torch_dtype(config.dtype)):
+        report(Progress(stage="Compiling kernels"))
+        _keep_kernels()
+        warm_up(make_backend, limits, groups=groups)
+    report(Progress(stage="Measuring a full step"))
+    # The second tile makes the masks grow, and the others are like it.
+    rows = 2 * TILE_ROWS
+    return measure_workspace(make_backend, limits, groups=groups, rows=rows, meter=meter_of(device))
+
+
+def _keep_kernels() -> None:
+    """Has compiled kernels kept in the cache directory; without one they are compiled in every process."""
+    try:
+        directory = cache_root(os.environ) / "kernels"
+        make_private(directory)
+    except ConfigError as error:
+        _log.info("compiled kernels are not kept: %s", error)
+    else:
+        keep_compiled(directory)
 
 
 def _stored(namespace: Namespace, geometry: ModelGeometry, config: ServeConfig, prefill: PrefillModel) -> Stored:

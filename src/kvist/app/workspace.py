@@ -1,4 +1,4 @@
-"""How much memory a full step takes beyond weights and KV: measured, by computing one."""
+"""Steps that an engine computes before any request: the first, and the fullest, to see how much memory one takes."""
 
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -13,6 +13,10 @@ from kvist.planner.budget import KvLimits
 
 _COSTLIEST = Sampling(top_p=0.5, logprobs=0)
 """Sorts the whole vocabulary; rows are drawn one after the other, so one of this kind shows the most."""
+
+
+_FIRST_TOKENS = 160
+"""More than any backend takes for few."""
 
 
 class Meter(Protocol):
@@ -45,6 +49,24 @@ def measure_workspace(
     meter.start()
     backend.run(batch)
     return meter.taken()
+
+
+def warm_up(make_backend: Callable[[int], Backend], limits: KvLimits, *, groups: int) -> None:
+    """Computes small steps that go through all that a backend makes ready when it first needs it.
+
+    Args:
+        make_backend: makes a backend whose pools have this many blocks; it is dropped when the steps are done.
+        limits: lengths of a step and of a sequence.
+        groups: number of KV groups.
+    """
+    size = limits.block_tokens
+    length = min(limits.step_tokens, limits.model_tokens_max, _FIRST_TOKENS)
+    blocks = list(range(-(-length // size)))
+    whole = _chunk(1, length, start=0, blocks=blocks, groups=groups)
+    ends = [_chunk(index, 1, start=length - 1, blocks=blocks, groups=groups) for index in (1, 2)]
+    backend = make_backend(len(blocks))
+    for chunks in ([whole], ends[: limits.sequences_max]):
+        backend.run(batch_of(chunks, block_tokens=size))
 
 
 def fullest_batch(limits: KvLimits, *, groups: int, rows: int) -> Batch:

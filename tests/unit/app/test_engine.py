@@ -82,7 +82,19 @@ def test_a_started_engine_answers_as_transformers_does_and_from_its_cache_the_se
         assert [event.token for event in events if isinstance(event, TokenDrawn)] == expected.tokens
         assert isinstance(events[-1], Finished)
         assert events[-1].tokens_cached == cached
-    assert stages == ["Loading weights", "Measuring a full step", "Allocating KV memory"]
+    assert stages == ["Loading weights", "Compiling kernels", "Measuring a full step", "Allocating KV memory"]
+
+
+def test_kernels_are_kept_in_private_and_not_keeping_them_is_no_failure(
+    gemma: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVIST_CACHE", str(tmp_path / "cache"))
+    with start(gemma):
+        assert (tmp_path / "cache" / "kernels").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KVIST_CACHE", str(tmp_path / "file"))
+    with start(gemma) as (started, _):
+        assert isinstance(ask(started, "a", [3, 4, 5], 1)[-1], Finished)
 
 
 def test_the_budget_adds_up(gemma: ModelFiles) -> None:

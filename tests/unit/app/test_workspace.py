@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvist.app.workspace import fullest_batch, measure_workspace
+from kvist.app.workspace import fullest_batch, measure_workspace, warm_up
 from kvist.base.errors import CapacityError
 from kvist.base.units import Tokens
 from kvist.engine.backends.kv_store import KvStore
@@ -110,6 +110,37 @@ def test_real_models_compute_it(name: str) -> None:
     assert 0 <= measured < 200 * MIB
     assert len(asked) == 1
     assert asked[0] < 10
+
+
+@given(
+    step_tokens=st.integers(1, 300),
+    sequences_max=st.integers(1, 3),
+    model_tokens_max=st.integers(1, 600),
+    block_tokens=st.integers(1, 40),
+    groups=st.integers(1, 3),
+)
+def test_what_is_computed_first_could_happen_and_has_many_rows_and_few(
+    *, step_tokens, sequences_max, model_tokens_max, block_tokens, groups
+) -> None:
+    asked: list[int] = []
+    first = Hungry(0)
+    bounds = limits(
+        step_tokens=max(step_tokens, sequences_max),
+        sequences_max=sequences_max,
+        model_tokens_max=model_tokens_max,
+        block_tokens=block_tokens,
+    )
+    warm_up(lambda blocks: asked.append(blocks) or first, bounds, groups=groups)
+    many, few = (list(batch) for batch in first.batches)
+    assert len(many) == 1
+    assert len(many[0].tokens) == min(bounds.step_tokens, model_tokens_max, 160)
+    assert [len(chunk.tokens) for chunk in few] == [1] * min(2, sequences_max)
+    for chunk in (*many, *few):
+        assert chunk.start + len(chunk.tokens) <= model_tokens_max
+        assert len(chunk.runs) == groups
+        for run in chunk.runs:
+            assert len(run.blocks) == -(-(chunk.start + len(chunk.tokens)) // block_tokens)
+            assert set(run.blocks) <= set(range(*asked))
 
 
 def test_a_step_that_does_not_fit_says_so() -> None:

@@ -75,6 +75,11 @@ def meter_of(device: torch.device) -> CudaMeter | None:
     return CudaMeter(device) if device.type == "cuda" else None
 
 
+def runs_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernels of `kvist.engine.backends.cpu` compute for this device in this dtype."""
+    return device.type == "cpu" and dtype in (torch.bfloat16, torch.float32)
+
+
 def prefers_products(tensor: torch.Tensor) -> bool:
     """Whether attention over many rows is faster as two matrix products than as torch's fused kernel.
 

@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from kvist.base.errors import ConfigError
-from kvist.engine.backends.device import bytes_free_on, is_out_of_memory, open_device, set_threads, torch_dtype
+from kvist.engine.backends.cpu.kernel import DTYPES
+from kvist.engine.backends.device import (
+    bytes_free_on,
+    is_out_of_memory,
+    open_device,
+    runs_kernels,
+    set_threads,
+    torch_dtype,
+)
 from kvist.geometry.groups import DTYPE_BYTES, Dtype
 
 
@@ -36,6 +44,12 @@ def test_every_dtype_of_the_geometry_has_torch_s_name_and_size(name: Dtype) -> N
     dtype = torch_dtype(name)
     assert str(dtype) == f"torch.{name}"
     assert dtype.itemsize == DTYPE_BYTES[name]
+
+
+def test_kernels_compute_on_a_cpu_in_the_dtypes_that_they_are_compiled_for() -> None:
+    every = [torch_dtype(name) for name in get_args(Dtype)]
+    assert {dtype for dtype in every if runs_kernels(torch.device("cpu"), dtype)} == set(DTYPES)
+    assert not any(runs_kernels(torch.device("cuda"), dtype) for dtype in every)
 
 
 def test_a_real_lack_of_memory_is_told_from_other_failures() -> None:
