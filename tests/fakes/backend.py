@@ -46,7 +46,8 @@ def answer_alone(request: Request, vocab: int) -> list[TokenId]:
         digest = digest_after(digest, token)
     answer: list[TokenId] = []
     while len(answer) < request.output_tokens_max:
-        answer.append(token_after(digest, uniform(request.sampling.seed, len(answer)), vocab))
+        number = uniform(request.sampling.seed, len(answer)) if request.sampling.temperature else 0.0
+        answer.append(token_after(digest, number, vocab))
         if answer[-1] in request.stop_tokens:
             break
         digest = digest_after(digest, answer[-1])

@@ -47,7 +47,12 @@ class Kept:
 
 
 class BlockTable:
-    """Block tables of one owner, one per KV group, over the pools of a `PrefixCache`."""
+    """Block tables of one owner, one per KV group, over the pools of a `PrefixCache`.
+
+    Attributes:
+        groups: by KV group, the block at each index; None before the window.
+        capacity: the positions [0, capacity) have their blocks; what is read by whoever plans steps, and often.
+    """
 
     def __init__(self, cache: PrefixCache, owner: RequestId, retention: Retention) -> None:
         """Starts with no blocks at all."""
@@ -55,6 +60,7 @@ class BlockTable:
         self._owner = owner
         self._retention = retention
         self.groups: tuple[list[BlockId | None], ...] = tuple([] for _ in cache.pools)
+        self.capacity = 0
         self._sealed = 0
         self._passed = [0] * len(cache.pools)
         self._awaited: set[tuple[int, int]] = set()
@@ -98,6 +104,7 @@ class BlockTable:
             for index in indices:
                 self.groups[group][index] = self._cache.pools[group].allocate(self._owner)
                 self._awaited.add((group, index))
+        self.capacity = hit.tokens
         self._sealed = hit.tokens // self._cache.block_tokens
         self._passed = [sum(block is None for block in table) for table in self.groups]
         self._note_change(0)
@@ -139,6 +146,7 @@ class BlockTable:
                 self._note_change(len(table))
             for _ in range(count):
                 table.append(pool.allocate(self._owner))
+        self.capacity = max(self.capacity, -(-tokens // self._cache.block_tokens) * self._cache.block_tokens)
 
     def commit(self, chain: Sequence[BlockHash], computed: int, marks: Marks) -> list[Kept]:
         """Seals the blocks that are full now, then lets go of those that no query will read again.
@@ -198,6 +206,7 @@ class BlockTable:
                 self._let_go(group, index)
             table.clear()
         self._awaited.clear()
+        self.capacity = 0
         self._sealed = 0
         self._passed = [0] * len(self.groups)
 

@@ -93,7 +93,7 @@ class DrawSpec(NamedTuple):
 
     Attributes:
         sampling: temperature and filters.
-        uniform: the number in [0, 1) that decides the draw.
+        uniform: the number in [0, 1) that decides the draw; 0 where nothing is left to chance, at temperature 0.
     """
 
     sampling: Sampling

@@ -39,9 +39,9 @@ from kvist.engine.messages import (
 )
 from kvist.engine.offload import STORES, Offload
 from kvist.engine.request import Request
-from kvist.engine.schedule import Slice, plan_step
+from kvist.engine.schedule import Plan, plan_of, plan_step
 from kvist.engine.seats import Seats
-from kvist.engine.sequence import Sequence
+from kvist.engine.sequence import Sequence, advance_each
 from kvist.engine.settings import EngineSettings
 from kvist.engine.sources import sources_of
 from kvist.engine.standing import Standing, standing_of
@@ -246,62 +246,65 @@ class EngineCore:
             self._waiting.appendleft(load.sequence)
         return bool(complete or failed or self._loading.has_arrivals)
 
-    def _plan(self) -> list[Slice]:
+    def _plan(self) -> Plan:
         running = self._running.values()
         return plan_step(running, step_tokens=self._settings.step_tokens, block_tokens=self._settings.block_tokens)
 
-    def _reserve(self, plan: list[Slice]) -> list[Slice]:
+    def _reserve(self, plan: Plan) -> Plan:
         """Allocates blocks, oldest sequence first; takes them from the newest when there are too few."""
-        for sequence, tokens in plan:
-            end = sequence.computed + tokens
+        preemptions = self._counters.preemptions
+        for sequence, count in plan:
+            end = sequence.computed + count
+            if end <= sequence.table.capacity:
+                continue
             while sequence.request.id in self._running and not sequence.table.can_grow(end):
                 if not self._offload.give_way():
                     self._preempt(max(self._holding(), key=lambda other: other.turn))
             if sequence.request.id in self._running:
                 sequence.table.grow(end)
-        return [piece for piece in plan if piece.sequence.request.id in self._running]
+        if self._counters.preemptions == preemptions:
+            return plan
+        return plan_of((sequence, count) for sequence, count in plan if sequence.request.id in self._running)
 
-    def _compute(self, plan: Seq[Slice]) -> Seq[Drawn | None] | None:
+    def _compute(self, plan: Plan) -> Seq[Drawn | None] | None:
         if not plan:
             return None
         began_s = self._time_s()
         try:
-            draws = self._backend.run(self._seats.batch(*zip(*plan, strict=True)))
+            draws = self._backend.run(self._seats.batch(plan.sequences, plan.counts))
         except CapacityError as error:
             self._memory_short = True
             self._counters.out_of_memory += 1
             if len(plan) == 1:
-                self._fail(plan[0].sequence, f"out of memory: {error}")
+                self._fail(plan.sequences[0], f"out of memory: {error}")
             else:
-                self._preempt(plan[-1].sequence)
+                self._preempt(plan.sequences[-1])
         except BackendError as error:
-            for sequence, _ in plan:
+            for sequence in plan.sequences:
                 self._fail(sequence, str(error))
         else:
             self._memory_short = False
-            if len(plan) == 1 and plan[0].tokens > 1:
-                start = plan[0].sequence.computed
-                self._tiers.learn_prefill(start, start + plan[0].tokens, self._time_s() - began_s)
+            if len(plan) == 1 and plan.counts[0] > 1:
+                start = plan.sequences[0].computed
+                self._tiers.learn_prefill(start, start + plan.counts[0], self._time_s() - began_s)
             return draws
         return None
 
-    def _commit(self, plan: Seq[Slice]) -> None:
-        for sequence, tokens in plan:
-            work = sequence.advance(tokens, self._settings.block_tokens)
+    def _commit(self, plan: Plan) -> None:
+        for sequence, work in advance_each(plan, self._settings.block_tokens):
             self._counters.tokens_prompt_computed += work.prompt
             self._counters.tokens_recomputed += work.again
             self._in_flight.settle(sequence.request.id, work.blocks)
             self._offload.collect(sequence, work.kept)
 
-    def _hand_out(self, plan: Seq[Slice], draws: Seq[Drawn | None]) -> None:
-        for (sequence, _), drawn in zip(plan, draws, strict=True):
+    def _hand_out(self, plan: Plan, draws: Seq[Drawn | None]) -> None:
+        for sequence, drawn in zip(plan.sequences, draws, strict=True):
             if drawn is None:
                 continue
             self._counters.tokens_output += 1
             reason = sequence.append(drawn)
-            self._send(
-                TokenDrawn(request_id=sequence.request.id, token=drawn.token, logprob=drawn.logprob, top=drawn.top)
-            )
+            request_id = sequence.request.id
+            self._deliver[request_id](TokenDrawn(request_id, *drawn))
             if reason is not None:
                 self._finish(sequence, reason)
 

@@ -6,7 +6,7 @@ after which the engine knows nothing of the request and holds no block for it.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kvist.base.ids import RequestId, TokenId
 from kvist.base.units import Bytes, Tokens
@@ -33,8 +33,7 @@ class Admitted:
     decision: Decision | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenDrawn:
+class TokenDrawn(NamedTuple):
     """One more token of the output.
 
     Attributes:

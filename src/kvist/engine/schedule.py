@@ -5,20 +5,38 @@ in the order of admission. A chunk that does not finish its prompt ends at a blo
 is written by one step wherever the budget allows.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from kvist.engine.sequence import Sequence
 
 
-class Slice(NamedTuple):
-    """The next `tokens` tokens of a sequence."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Who computes how many of its next tokens, in the order of admission; may be nobody.
 
-    sequence: Sequence
-    tokens: int
+    Attributes:
+        sequences: each once.
+        counts: for each at least 1 token.
+    """
+
+    sequences: list[Sequence]
+    counts: list[int]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __iter__(self) -> Iterator[tuple[Sequence, int]]:
+        return zip(self.sequences, self.counts, strict=True)
 
 
-def plan_step(running: Iterable[Sequence], *, step_tokens: int, block_tokens: int) -> list[Slice]:
+def plan_of(pieces: Iterable[tuple[Sequence, int]]) -> Plan:
+    """A plan of these sequences and counts."""
+    kept = list(pieces)
+    return Plan(sequences=[sequence for sequence, _ in kept], counts=[count for _, count in kept])
+
+
+def plan_step(running: Iterable[Sequence], *, step_tokens: int, block_tokens: int) -> Plan:
     """Divides the budget of one step.
 
     Args:
@@ -27,20 +45,25 @@ def plan_step(running: Iterable[Sequence], *, step_tokens: int, block_tokens: in
         block_tokens: tokens per block.
 
     Returns:
-        Slices in the order of admission; their tokens add up to at most step_tokens.
+        A plan in the order of admission; its counts add up to at most step_tokens.
     """
     sequences = list(running)
-    budget = step_tokens - sum(sequence.remaining == 1 for sequence in sequences)
-    plan: list[Slice] = []
+    remaining = [len(sequence.tokens) - sequence.computed for sequence in sequences]  # as `Sequence.remaining`
+    decoding = remaining.count(1)
+    if decoding == len(sequences):
+        return Plan(sequences=sequences, counts=remaining)
+    return plan_of(_divided(sequences, step_tokens - decoding, block_tokens))
+
+
+def _divided(sequences: Iterable[Sequence], budget: int, block_tokens: int) -> Iterator[tuple[Sequence, int]]:
     for sequence in sequences:
         if sequence.remaining == 1:
-            plan.append(Slice(sequence, 1))
+            yield sequence, 1
             continue
         count = _chunk(sequence, budget, block_tokens)
         if count:
-            plan.append(Slice(sequence, count))
+            yield sequence, count
             budget -= count
-    return plan
 
 
 def _chunk(sequence: Sequence, budget: int, block_tokens: int) -> int:

@@ -3,6 +3,7 @@
 Knows how a request advances; does not know when (`schedule`), whether (`admission`) or how (`backend`).
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kvist.base.ids import BlockHash, TokenId
@@ -32,7 +33,7 @@ class Sequence:
     Attributes:
         tokens: prompt and output so far.
         computed: how many of them have their KV in the blocks of `table`.
-        computed_ever: the largest value `computed` had; what is computed below it is recomputation.
+        quiet_below: a token that ends below here is output, computed for the first time, and fills no block.
         tokens_cached: prompt tokens that came from the cache and were never computed for this request.
         tokens_output: output tokens drawn.
         preemptions: how often the blocks were taken away.
@@ -52,7 +53,9 @@ class Sequence:
         self.tokens: list[TokenId] = list(request.prompt)
         self.marks = Marks(prompt_tokens=len(request.prompt))
         self.computed = 0
-        self.computed_ever = 0
+        self.quiet_below = 0
+        self._ever = 0
+        self._certain = None if request.sampling.temperature else DrawSpec(request.sampling, 0.0)
         self.tokens_cached = 0
         self.tokens_output = 0
         self.preemptions = 0
@@ -66,6 +69,11 @@ class Sequence:
     def length(self) -> Tokens:
         """Tokens so far."""
         return Tokens(len(self.tokens))
+
+    @property
+    def computed_ever(self) -> int:
+        """The largest value `computed` had; what is computed below it is recomputation."""
+        return max(self._ever, self.computed)
 
     @property
     def remaining(self) -> int:
@@ -88,18 +96,18 @@ class Sequence:
 
     def begin(self, hit: Hit) -> range:
         """Begins to run from what it took, all of which is there now; returns the tokens that are counted as cached."""
-        self.computed = hit.tokens
+        ever, self.computed = self.computed_ever, hit.tokens
         self.marks = Marks(
             prompt_tokens=len(self.request.prompt),
             branches=tuple({hit.tokens, hit.reached, *self.marks.branches} - {0}),
         )
-        fresh = range(self.computed_ever, max(self.computed_ever, min(hit.tokens, len(self.request.prompt))))
+        fresh = range(ever, max(ever, min(hit.tokens, len(self.request.prompt))))
         self.tokens_cached += len(fresh)
-        self.computed_ever = max(self.computed_ever, self.computed)
         return fresh
 
     def stop(self) -> list[Kept]:
         """Gives all blocks back, keeping in the cache what a continuation would need; returns what is newly kept."""
+        self._ever, self.quiet_below = self.computed_ever, 0
         kept = self.table.keep_window()
         self.table.release()
         self.computed = 0
@@ -109,6 +117,8 @@ class Sequence:
         """How to draw the token after the next `count`; None when those are not the last."""
         if self.computed + count < len(self.tokens):
             return None
+        if self._certain is not None:
+            return self._certain
         sampling = self.request.sampling
         return DrawSpec(sampling, uniform(sampling.seed, self.tokens_output))
 
@@ -116,7 +126,7 @@ class Sequence:
         """Records that `count` tokens were computed, and seals the blocks they filled."""
         start, end, prompt = self.computed, self.computed + count, len(self.request.prompt)
         ever, self.computed = self.computed_ever, end
-        self.computed_ever = max(ever, end)
+        self.quiet_below = 0 if end < max(prompt, self._ever) else (end // block_tokens + 1) * block_tokens
         return Work(
             prompt=max(0, min(end, prompt) - max(ever, start)),
             again=max(0, min(ever, end) - start),
@@ -126,13 +136,12 @@ class Sequence:
 
     def append(self, drawn: Drawn) -> FinishReason | None:
         """Takes a drawn token; returns why the request ends with it, or None."""
-        self.tokens.append(drawn.token)
+        token, request = drawn.token, self.request
+        self.tokens.append(token)
         self.tokens_output += 1
-        if drawn.token in self.request.stop_tokens:
+        if token in request.stop_tokens:
             return "stop"
-        if self.tokens_output == self.request.output_tokens_max:
-            return "length"
-        return None
+        return "length" if self.tokens_output == request.output_tokens_max else None
 
     def finished(self, reason: FinishReason) -> Finished:
         """Its last event when it ends now."""
@@ -144,3 +153,18 @@ class Sequence:
             tokens_output=Tokens(self.tokens_output),
             preemptions=self.preemptions,
         )
+
+
+def advance_each(computed: Iterable[tuple[Sequence, int]], block_tokens: int) -> list[tuple[Sequence, Work]]:
+    """Records that each sequence computed so many tokens; returns what that came to where it was not just output.
+
+    What most sequences do in most steps, one more token of output within a block, takes a comparison here.
+    """
+    works = []
+    for sequence, count in computed:
+        end = sequence.computed + count
+        if end < sequence.quiet_below:
+            sequence.computed = end
+        else:
+            works.append((sequence, sequence.advance(count, block_tokens)))
+    return works

@@ -29,7 +29,7 @@ def plan(lengths: list[tuple[int, int]], step_tokens: int, size: int = 4) -> lis
     """The plan for sequences of (tokens, computed), as (index, tokens)."""
     sequences = [sequence(*each) for each in lengths]
     made = plan_step(sequences, step_tokens=step_tokens, block_tokens=size)
-    return [(sequences.index(piece.sequence), piece.tokens) for piece in made]
+    return [(sequences.index(sequence), count) for sequence, count in made]
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,9 @@ from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import Hit, PrefixCache
 from kvist.blocks.table import BlockTable
 from kvist.blocks.window import Retention
-from kvist.engine.batch import Drawn
+from kvist.engine.batch import Drawn, DrawSpec
 from kvist.engine.draw import uniform
+from kvist.engine.request import Sampling
 from kvist.engine.sequence import Sequence, Work
 
 SIZE = 4
@@ -83,6 +86,16 @@ def test_each_draw_has_the_number_of_its_place_in_the_output() -> None:
         assert (draw.uniform, draw.sampling) == (uniform(0, place), sequence.request.sampling)
         sequence.advance(sequence.remaining, SIZE)
         sequence.append(Drawn(token=TokenId(1)))
+
+
+def test_a_draw_that_is_left_to_nothing_takes_no_number() -> None:
+    request = replace(request_of("r", (0,) * 4), sampling=Sampling(temperature=0, seed=3))
+    sequence = on(sequence_of().table._cache, request)
+    advance(sequence, 4)
+    for _ in range(2):
+        assert sequence.draw_after(0) == DrawSpec(request.sampling, 0.0)
+        sequence.append(Drawn(token=TokenId(1)))
+        advance(sequence, 1)
 
 
 @pytest.mark.parametrize(
