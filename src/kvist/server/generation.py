@@ -3,9 +3,11 @@
 Laws:
     * Whoever enters a `Generation` and leaves it, by whatever way, leaves no sequence of it in the engine.
     * A sequence that the engine ended is left alone; one whose text ended at a stop string is completed.
+    * Whatever came by the time somebody looks is handed out at once: who reads slowly gets more in each piece of work.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Self
@@ -13,7 +15,7 @@ from typing import Self
 from kvist.base.ids import RequestId
 from kvist.engine.messages import Admitted, Event, Failed, Finished, Refused, TokenDrawn
 from kvist.server.choice import Choice, Piece
-from kvist.server.errors import of_failure, of_refusal
+from kvist.server.errors import ApiError, of_failure, of_refusal
 from kvist.server.service import Service
 
 
@@ -33,7 +35,8 @@ class Generation:
         self._arrived_s = arrived_s
         self._live = {choice.request.id: choice for choice in choices}
         self._latest_s: dict[RequestId, float] = {}
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: deque[Event] = deque()
+        self._has_come = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         deliver = self._service.handover().deliver_to(self._arrive)
@@ -52,20 +55,33 @@ class Generation:
         for request_id in self._live:
             self._service.engine.abort(request_id)
 
-    async def pieces(self) -> AsyncGenerator[Piece]:
-        """The pieces of all choices as they come; ends when all choices have.
+    async def pieces(self) -> AsyncGenerator[list[Piece]]:
+        """The pieces of all choices as they come, at least one at a time; ends when all choices have.
 
         Raises:
             ApiError: a sequence was refused or failed.
         """
         while self._live:
-            event = await self._events.get()
-            choice = self._live.get(event.request_id)
-            if choice is None:
-                continue  # its text ended at a stop string before the engine heard of it
-            piece = self._take(choice, event)
-            if piece is not None:
-                yield piece
+            await self._has_come.wait()
+            self._has_come.clear()
+            pieces: list[Piece] = []
+            try:
+                while self._events:
+                    self._take_next(pieces)
+            except ApiError:
+                if pieces:
+                    yield pieces  # what came before is not lost
+                raise
+            if pieces:
+                yield pieces
+
+    def _take_next(self, pieces: list[Piece]) -> None:
+        event = self._events.popleft()
+        choice = self._live.get(event.request_id)
+        # Without one, its text ended at a stop string before the engine heard of it.
+        piece = None if choice is None else self._take(choice, event)
+        if piece is not None:
+            pieces.append(piece)
 
     def _take(self, choice: Choice, event: Event) -> Piece | None:
         match event:
@@ -98,4 +114,5 @@ class Generation:
             else:
                 self._service.metrics.inter_token.observe(now_s - before_s)
             self._latest_s[event.request_id] = now_s
-        self._events.put_nowait(event)
+        self._events.append(event)
+        self._has_come.set()

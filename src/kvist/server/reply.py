@@ -5,17 +5,18 @@ Knows both ways of answering (one response, a stream of events); does not know h
 Laws:
     * The status line is sent with the first piece of text, so that whatever fails before is a proper error status.
     * A stream that fails later ends with an error event and without [DONE].
+    * What every event of a stream has in common is written once; an event costs what is new in it.
     * A client that leaves is noticed at once, in every state, and its sequences are aborted.
 """
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from pydantic_core import to_json
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -83,8 +84,9 @@ class Reply(Response):
     async def _answer_at_once(self, scope: Scope, receive: Receive, send: Send) -> None:
         pieces: list[list[Piece]] = [[] for _ in self._choices]
         async with aclosing(self._generation.pieces()) as coming:
-            async for piece in coming:
-                pieces[piece.index].append(piece)
+            async for some in coming:
+                for piece in some:
+                    pieces[piece.index].append(piece)
         choices = [self._shape.choice(joined(each)) for each in pieces]
         self._log("status 200")
         await JSONResponse(self._frame | {"choices": choices, "usage": self._usage()})(scope, receive, send)
@@ -96,28 +98,20 @@ class Reply(Response):
             await self._send_pieces(first, pieces, send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_pieces(self, first: Piece, rest: AsyncIterator[Piece], send: Send) -> None:
-        begun: set[int] = set()
+    async def _send_pieces(self, first: list[Piece], rest: AsyncIterator[list[Piece]], send: Send) -> None:
+        events = _Events(self._frame, self._shape, includes_usage=self._job.includes_usage)
         try:
-            await _send_event(send, self._chunk(first, begun))
-            async for piece in rest:
-                await _send_event(send, self._chunk(piece, begun))
+            await _send_part(send, events.of(first))
+            async for pieces in rest:
+                await _send_part(send, events.of(pieces))
         except ApiError as error:
             self._log(f"status 200, then {error.family.status}")
             self._service.metrics.count_refusal(error)
-            await _send_event(send, error.body())
+            await _send_part(send, _event(error.body()))
             return
         self._log("status 200")
-        if self._job.includes_usage:
-            await _send_event(send, self._frame | {"choices": [], "usage": self._usage()})
-        await _send_data(send, "[DONE]")
-
-    def _chunk(self, piece: Piece, begun: set[int]) -> dict[str, Any]:
-        delta = self._shape.delta(piece, piece.index not in begun)
-        begun.add(piece.index)
-        # A client that asked for the usage finds the field in every chunk.
-        empty = {"usage": None} if self._job.includes_usage else {}
-        return self._frame | {"choices": [delta]} | empty
+        usage_event = _event(self._frame | {"choices": [], "usage": self._usage()}) if self._job.includes_usage else b""
+        await _send_part(send, usage_event + b"data: [DONE]\n\n")
 
     def _usage(self) -> dict[str, Any]:
         return usage(self._job, self._choices, explains=self._explains)
@@ -136,12 +130,32 @@ class Reply(Response):
         )
 
 
-async def _send_event(send: Send, event: dict[str, Any]) -> None:
-    await _send_data(send, json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+class _Events:
+    """Pieces of text as the events of one stream."""
+
+    def __init__(self, frame: Mapping[str, Any], shape: Shape, *, includes_usage: bool) -> None:
+        self._shape = shape
+        self._begun: set[int] = set()
+        self._before = b"data: " + to_json(frame)[:-1] + b',"choices":['
+        # A client that asked for the usage finds the field in every event.
+        self._after = b'],"usage":null}\n\n' if includes_usage else b"]}\n\n"
+
+    def of(self, pieces: Sequence[Piece]) -> bytes:
+        """One event for each piece, one after the other."""
+        return b"".join(part for piece in pieces for part in (self._before, self._delta(piece), self._after))
+
+    def _delta(self, piece: Piece) -> bytes:
+        is_first = piece.index not in self._begun
+        self._begun.add(piece.index)
+        return to_json(self._shape.delta(piece, is_first))
 
 
-async def _send_data(send: Send, data: str) -> None:
-    await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
+def _event(content: Mapping[str, Any]) -> bytes:
+    return b"data: " + to_json(content) + b"\n\n"
+
+
+async def _send_part(send: Send, part: bytes) -> None:
+    await send({"type": "http.response.body", "body": part, "more_body": True})
 
 
 async def _while_connected(answer: Callable[[], Coroutine[Any, Any, None]], receive: Receive) -> bool:

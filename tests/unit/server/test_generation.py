@@ -25,7 +25,7 @@ def generation_of(service: Service, **fields: Any) -> Generation:
 
 async def pieces_of(generation: Generation) -> list[Piece]:
     async with generation:
-        return [piece async for piece in generation.pieces()]
+        return [piece async for pieces in generation.pieces() for piece in pieces]
 
 
 def texts_of(pieces: list[Piece], count: int) -> list[str]:
@@ -95,7 +95,7 @@ def test_an_abort_is_reported_by_every_choice(start) -> None:
         async with generation:
             await asyncio.to_thread(engine.wait_for, lambda each: each.tokens_output == 4)
             generation.abort()
-            return [piece async for piece in generation.pieces()]
+            return [piece async for pieces in generation.pieces() for piece in pieces]
 
     pieces, _ = run(engine, abort)
     assert texts_of(pieces, 2) == ["He", "He"]
@@ -117,3 +117,34 @@ def test_latencies_are_measured_from_the_arrival_and_between_tokens(start) -> No
     assert "kvist_time_to_first_token_seconds_count 1.0" in text
     assert "kvist_time_to_first_token_seconds_sum 3.0" in text
     assert "kvist_inter_token_latency_seconds_count 4.0" in text
+
+
+def test_what_came_by_then_is_handed_out_at_once(start) -> None:
+    engine = start(text_script("several tokens"))
+
+    async def look_late(service: Service) -> list[list[Piece]]:
+        generation = generation_of(service, n=2, max_tokens=50)
+        async with generation:
+            await asyncio.to_thread(engine.wait_for, lambda each: each.finished == 2)
+            return [pieces async for pieces in generation.pieces()]
+
+    handed_out, _ = run(engine, look_late)
+    assert len(handed_out) == 1
+    assert texts_of(handed_out[0], 2) == ["several tokens"] * 2
+
+
+def test_what_came_before_a_failure_is_handed_out_before_it(start) -> None:
+    engine = start(Script(tokens=tuple(b"abcd"), fails_after=3))
+
+    async def look_late(service: Service) -> list[Piece]:
+        generation = generation_of(service, max_tokens=50)
+        async with generation:
+            await asyncio.to_thread(engine.wait_for, lambda each: each.failures == 1)
+            coming = generation.pieces()
+            pieces = await anext(coming)
+            with pytest.raises(ApiError):
+                await anext(coming)
+        return pieces
+
+    pieces, _ = run(engine, look_late)
+    assert texts_of(pieces, 1) == ["abc"]
