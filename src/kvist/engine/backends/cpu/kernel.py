@@ -23,7 +23,7 @@ import numba
 import torch
 from numba import cfunc, types
 
-from kvist.engine.backends.cpu.numbers import FAST, inlined
+from kvist.engine.backends.cpu.numbers import FAST, call, inlined, slot
 
 DTYPES: dict[torch.dtype, Any] = {torch.bfloat16: types.uint16, torch.float32: types.float32}
 """Numbers that kernels are compiled for, and what the compiler calls them."""
@@ -44,6 +44,20 @@ def keep_compiled(directory: Path) -> None:
     numba.config.CACHE_DIR = str(_keeps[0])
 
 
+class Program:
+    """Kernels with their slots, to be run one after the other; whoever adds them holds the memory they speak of."""
+
+    def __init__(self) -> None:
+        """Holds none."""
+        self.table = array("q")
+        self._slots: list[array[int]] = []
+
+    def add(self, address: int, slots: "array[int]") -> None:
+        """Adds a kernel that is compiled already."""
+        self.table.extend((address, slots.buffer_info()[0]))
+        self._slots.append(slots)
+
+
 class Kernel:
     """One kernel; module-level constants hold them."""
 
@@ -52,17 +66,21 @@ class Kernel:
         self._function = function
         self._addresses: dict[torch.dtype, tuple[int, object]] = {}
 
-    def __call__(self, dtype: torch.dtype, *slots: int) -> None:
+    def __call__(self, dtype: torch.dtype, *slots: int, program: Program | None = None) -> None:
         """Runs the kernel to its end on as many threads as torch uses.
 
         Args:
             dtype: of the numbers that slots speak of, one of `DTYPES`.
             slots: the arguments.
+            program: what the kernel is added to, instead of being run now.
         """
         found = self._addresses.get(dtype)
         address, _ = self._compile(dtype) if found is None else found
         packed = array("q", slots)  # a microsecond less than what ctypes has for it
-        _run(address, packed.buffer_info()[0], torch.get_num_threads(), 0)
+        if program is None:
+            _run(address, packed.buffer_info()[0], torch.get_num_threads(), 0)
+        else:
+            program.add(address, packed)
 
     def _compile(self, dtype: torch.dtype) -> tuple[int, object]:
         signature = types.void(types.CPointer(DTYPES[dtype]))
@@ -93,9 +111,10 @@ def real(value: float) -> int:
     return found
 
 
-# The two questions that a thread asks of OpenMP, under names of our own: other libraries' may be loaded too.
+# What a thread asks of OpenMP, under names of our own: other libraries' may be loaded too.
 _THREAD = types.ExternalFunction("kvist_thread_number", types.int32())
 _THREADS = types.ExternalFunction("kvist_thread_count", types.int32())
+_WAIT = types.ExternalFunction("kvist_wait_for_threads", types.void())
 
 
 @inlined
@@ -107,29 +126,50 @@ def share(count: int, quantum: int) -> tuple[int, int]:
     return first, min(count, first + each)
 
 
+def run(*programs: Program) -> None:
+    """Runs all kernels of some programs, each when all threads are done with the one before.
+
+    Threads are called together once for all of them: that takes as long as a small kernel does.
+    """
+    table = [number for program in programs for number in program.table]
+    _IN_TURN(torch.float32, len(table) // 2, *table)
+
+
+def _in_turn(slots: Any) -> None:  # noqa: ANN401 - only the compiler knows
+    for index in range(slot(slots, 0)):
+        if index > 0:
+            _WAIT()
+        call(slot(slots, 1 + 2 * index), slot(slots, 2 + 2 * index))
+
+
+_IN_TURN = Kernel(_in_turn)
+
+
 def _alone(address: int, slots: int, _threads: int, _flags: int) -> None:
     """What runs a kernel where torch has no OpenMP library that we know: the caller."""
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(slots)
 
 
 def _team() -> Callable[..., None]:
-    """Finds what runs a kernel, and tells the compiler where its two questions are answered."""
+    """Finds what runs a kernel, and tells the compiler where to find what kernels ask for."""
     try:
         # The one that is loaded already, and no other.
         openmp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)
         run: Callable[..., None] = openmp.GOMP_parallel
         answers = [
             ctypes.cast(function, ctypes.c_void_p).value
-            for function in (openmp.omp_get_thread_num, openmp.omp_get_num_threads)
+            for function in (openmp.omp_get_thread_num, openmp.omp_get_num_threads, openmp.GOMP_barrier)
         ]
         openmp.GOMP_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
         openmp.GOMP_parallel.restype = None
     except (OSError, AttributeError):
-        run, answers = _alone, [_FIRST.address, _ONE.address]
-    for name, address in zip(("kvist_thread_number", "kvist_thread_count"), answers, strict=True):
+        run, answers = _alone, [_FIRST.address, _ONE.address, _NOTHING.address]
+    names = ("kvist_thread_number", "kvist_thread_count", "kvist_wait_for_threads")
+    for name, address in zip(names, answers, strict=True):
         llvmlite.binding.add_symbol(name, address)
     return run
 
 
 _FIRST, _ONE = cfunc(types.int32())(lambda: 0), cfunc(types.int32())(lambda: 1)
+_NOTHING = cfunc(types.void())(lambda: None)
 _run = _team()

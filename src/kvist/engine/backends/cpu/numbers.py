@@ -130,6 +130,19 @@ def prefetch(_context: Node, address: Node) -> Node:
 
 
 @intrinsic
+def call(_context: Node, kernel: Node, slots: Node) -> Node:
+    """Calls a compiled kernel, given where it is and where its slots are."""
+
+    def generate(context: Node, builder: Node, __: Node, arguments: Node) -> Node:
+        kind = ir.FunctionType(ir.VoidType(), [_INT64.as_pointer()])
+        function = builder.inttoptr(arguments[0], kind.as_pointer())
+        builder.call(function, [builder.inttoptr(arguments[1], _INT64.as_pointer())])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
 def _bits(_context: Node, value: Node) -> Node:
     def generate(_: Node, builder: Node, __: Node, arguments: Node) -> Node:
         return builder.bitcast(builder.trunc(arguments[0], _INT32), ir.FloatType())
