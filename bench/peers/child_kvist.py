@@ -69,9 +69,10 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--kv-bytes", type=int, default=2**31)
     args = parser.parse_args()
     output = own_output()
-    settings = {"model": args.model, "dtype": args.dtype, "threads": args.threads}
+    settings = {"model": args.model, "dtype": args.dtype, "threads": args.threads, "kv_memory": args.kv_bytes}
     config = read_config({key: str(value) for key, value in settings.items()})
     files = locate(config.model)
     with started_engine(files, read_geometry(files.directory), config, lambda _: None) as started:

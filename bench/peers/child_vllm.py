@@ -50,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", required=True, help="of the model")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--kv-bytes", type=int, default=2**31)
     parser.add_argument("--compiled", action="store_true", help="with what torch compiles; eager without")
     args = parser.parse_args()
     output = own_output()
@@ -63,7 +64,7 @@ def main() -> None:
         max_num_seqs=64,
         enforce_eager=not args.compiled,
         enable_prefix_caching=True,
-        kv_cache_memory_bytes=2**31,
+        kv_cache_memory_bytes=args.kv_bytes,
         seed=0,
     )
     serve(output, {"vllm": vllm.__version__}, VllmChild(llm).ask)

@@ -49,11 +49,13 @@ COUNTS = (
     ("longer", 4096, "tokens of the longest prompt"),
     ("output", 49, "tokens of an answer"),
     ("threads", 2, "of one operation"),
+    ("kv_mib", 2048, "size of each KV pool"),
     ("id_max", 30_000, "largest token id of a prompt"),
     ("seed", 0, "prompts follow from it"),
     ("start_s", 400, "longest that a start may take, in seconds"),
 )
-AT_LEAST_ONE = {"rounds", "short", "middle", "long", "longer", "output", "threads", "start_s"}
+POSITIVE = {"rounds", "short", "middle", "long", "longer", "output", "threads", "kv_mib", "start_s"}
+AT_LEAST = dict.fromkeys(POSITIVE, 1) | {"output": 2, "id_max": 101}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -250,8 +252,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.quick:
         args.rounds, args.slow_rounds, args.starts = 2, 1, 1
-    if wrong := [name for name, *_ in COUNTS if getattr(args, name) < (name in AT_LEAST_ONE)]:
-        parser.error(f"--{wrong[0].replace('_', '-')} {getattr(args, wrong[0])} is too few")
+    for name, *_ in COUNTS:
+        if getattr(args, name) < AT_LEAST.get(name, 0):
+            parser.error(f"--{name.replace('_', '-')} must be at least {AT_LEAST.get(name, 0)}")
     return args
 
 
@@ -271,7 +274,8 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare: was asked to end"))
     provenance = script_provenance("bench/peers/compare.py", argv, seed=args.seed)
     directory = str(locate(args.model).directory)
-    setting = Setting(model=args.model, directory=directory, threads=args.threads, dtype=args.dtype)
+    shared = {name: getattr(args, name) for name in ("model", "threads", "dtype", "kv_mib")}
+    setting = Setting(directory=directory, **shared)
     run = Run(args=args, setting=setting, console=Console(stderr=True))
     for stage in args.stages:
         try:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kvist.base.errors import ConfigError
 from kvist.lab.spread import Spread, pairwise_ratios, spread
 
 Kind = Literal["prefill", "warm_ttft", "decode", "together", "whole", "ready", "first_answer"]
@@ -28,10 +29,12 @@ class Reply:
     """What came for prompts that were asked at once.
 
     Attributes:
-        times_s: for each prompt when each of its tokens came, from when all were asked.
+        tokens: of each answer.
+        times_s: for each prompt when each piece of its answer came, from when all were asked: nearly always a token.
         cached: for each how many of its tokens were not computed.
     """
 
+    tokens: int
     times_s: tuple[tuple[float, ...], ...]
     cached: tuple[int, ...]
 
@@ -131,35 +134,34 @@ def readings(task: Task, first: Reply, again: Reply | None) -> dict[str, float]:
     found = {
         "prefill": lambda: first.times_s[0][0],
         "warm_ttft": lambda: latest.times_s[0][0],
-        "decode": lambda: inter_token_s(latest.times_s[0]),
-        "together": lambda: together_s(first.times_s),
+        "decode": lambda: inter_token_s(latest),
+        "together": lambda: together_s(first),
         "whole": lambda: max(times[-1] for times in first.times_s),
     }
     return {f"{kind} {task.prompts} x {task.tokens}": found[kind]() for kind in task.kinds}
 
 
-def inter_token_s(times_s: Sequence[float]) -> float:
-    """Mean seconds between the tokens of one answer.
-
-    >>> inter_token_s([3.0, 3.5, 4.0])
-    0.5
-    """
-    return (times_s[-1] - times_s[0]) / (len(times_s) - 1)
+def inter_token_s(reply: Reply) -> float:
+    """Mean seconds between the tokens of the first answer."""
+    times_s = reply.times_s[0]
+    return (times_s[-1] - times_s[0]) / (reply.tokens - 1)
 
 
-def together_s(times_s: Sequence[Sequence[float]]) -> float:
+def together_s(reply: Reply) -> float:
     """Seconds per token of all answers together, from when the last has begun to when the first ends.
 
     Raises:
-        ValueError: there is no such time.
-
-    >>> together_s([[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])
-    0.5
+        ConfigError: there is no such time.
     """
-    begun, ended = max(times[0] for times in times_s), min(times[-1] for times in times_s)
-    between = sum(begun < time <= ended for times in times_s for time in times)
+    begun, ended = max(times[0] for times in reply.times_s), min(times[-1] for times in reply.times_s)
+    # After the first token the others are spread over the pieces.
+    between = sum(
+        (reply.tokens - 1) / (len(times) - 1) * sum(begun < time <= ended for time in times)
+        for times in reply.times_s
+        if len(times) > 1
+    )
     if not between:
-        raise ValueError(f"the first of {len(times_s)} answers ended before the last began; ask for more tokens")
+        raise ConfigError(f"one of {len(reply.times_s)} answers ended before another began; give a longer --output")
     return (ended - begun) / between
 
 
