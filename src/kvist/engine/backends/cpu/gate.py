@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from kvist.engine.backends.cpu.kernel import Kernel, matrix, share
+from kvist.engine.backends.cpu.kernel import Kernel, Program, empty, matrix, share
 from kvist.engine.backends.cpu.numbers import Number, Slots, exponential, inlined, narrow, slot, widen
 from kvist.engine.backends.cpu.numbers import matrix as matrix_of
 
@@ -19,19 +19,20 @@ Activation = Literal["silu", "gelu_tanh", "gelu"]
 """What gates: x * sigmoid(x); the tanh formula of x * Phi(x); x * Phi(x) itself. Phi: of the normal distribution."""
 
 
-def gated(both: torch.Tensor, activation: Activation) -> torch.Tensor:
+def gated(both: torch.Tensor, activation: Activation, *, program: Program | None = None) -> torch.Tensor:
     """Returns `activation(gate) * up`.
 
     Args:
         both: [rows, 2n] = gate | up, bfloat16 or float32; rows may lie apart, the numbers of one lie side by side.
         activation: which.
+        program: what this is added to, instead of being done now; the result is written then.
 
     Returns:
         [rows, n] of the same dtype, contiguous.
     """
     rows, columns = both.shape[0], both.shape[1] // 2
-    found = torch.empty(rows, columns, dtype=both.dtype)
-    _KERNELS[activation](both.dtype, *matrix(both), found.data_ptr(), rows, columns)
+    found = empty(program, rows, columns, dtype=both.dtype)
+    _KERNELS[activation](both.dtype, *matrix(both), found.data_ptr(), rows, columns, program=program)
     return found
 
 

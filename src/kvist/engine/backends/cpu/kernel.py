@@ -11,6 +11,7 @@ the caller alone.
 
 import ctypes
 import hashlib
+import math
 import os
 import struct
 from array import array
@@ -28,6 +29,9 @@ from kvist.engine.backends.cpu.numbers import FAST, call, inlined, slot
 DTYPES: dict[torch.dtype, Any] = {torch.bfloat16: types.uint16, torch.float32: types.float32}
 """Numbers that kernels are compiled for, and what the compiler calls them."""
 
+_LINE_BYTES = 64
+"""What a processor reads at once; threads that write to the same of these wait for each other."""
+
 _keeps: list[Path] = []
 
 
@@ -44,18 +48,54 @@ def keep_compiled(directory: Path) -> None:
     numba.config.CACHE_DIR = str(_keeps[0])
 
 
-class Program:
-    """Kernels with their slots, to be run one after the other; whoever adds them holds the memory they speak of."""
+class Arena:
+    """Memory that programs share which are never run at the same time, and leave each other nothing in it."""
 
     def __init__(self) -> None:
-        """Holds none."""
+        """Has none yet."""
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, begin: int, size: int) -> torch.Tensor:
+        """Bytes [begin, begin + size); there are more each time they do not suffice, and who has some keeps them."""
+        if begin + size > self._bytes.numel():
+            self._bytes = torch.empty(max(begin + size, 2 * self._bytes.numel()), dtype=torch.uint8)
+        return self._bytes[begin : begin + size]
+
+
+class Program:
+    """Kernels with their slots, to be run one after the other, and the memory of their results."""
+
+    def __init__(self, arena: Arena | None = None) -> None:
+        """Is empty.
+
+        Args:
+            arena: where results lie; None gives each memory of its own.
+        """
         self.table = array("q")
-        self._slots: list[array[int]] = []
+        self._arena = arena
+        self._used = 0
+        self._held: list[object] = []
+
+    def empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """Memory for a result, in which no other of this program lies."""
+        if self._arena is None:
+            found = torch.empty(shape, dtype=dtype)
+        else:
+            size = math.prod(shape) * dtype.itemsize
+            found = self._arena.take(self._used, size).view(dtype).view(shape)
+            self._used += -(-size // _LINE_BYTES) * _LINE_BYTES
+        self._held.append(found)
+        return found
 
     def add(self, address: int, slots: "array[int]") -> None:
         """Adds a kernel that is compiled already."""
         self.table.extend((address, slots.buffer_info()[0]))
-        self._slots.append(slots)
+        self._held.append(slots)
+
+
+def empty(program: Program | None, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Memory for a kernel's result: that of the program it is added to, else its own."""
+    return torch.empty(shape, dtype=dtype) if program is None else program.empty(*shape, dtype=dtype)
 
 
 class Kernel:
@@ -94,9 +134,10 @@ def matrix(tensor: torch.Tensor) -> tuple[int, int, int]:
 
     In a kernel a row is as wide as the distance between two of them.
     """
-    assert tensor.stride(-1) == 1, f"strides {tensor.stride()}"
-    width = tensor.stride(0) if tensor.shape[0] > 1 else tensor.shape[1]
-    return tensor.data_ptr(), tensor.shape[0], width
+    # Each question to a tensor takes as long as a row of work: so each is asked once.
+    (rows, columns), (apart, beside) = tensor.shape, tensor.stride()
+    assert beside == 1, f"strides {apart}, {beside}"
+    return tensor.data_ptr(), rows, apart if rows > 1 else columns
 
 
 def vector(tensor: torch.Tensor) -> tuple[int, int]:

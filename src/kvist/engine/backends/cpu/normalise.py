@@ -7,14 +7,21 @@ writing the result all is float32: what a family rounds before it multiplies by 
 import numpy as np
 import torch
 
-from kvist.engine.backends.cpu.kernel import Kernel, matrix, share, vector
+from kvist.engine.backends.cpu.kernel import Kernel, Program, empty, matrix, share, vector
 from kvist.engine.backends.cpu.kernel import real as packed
 from kvist.engine.backends.cpu.numbers import Slots, narrow, real, slot, widen
 from kvist.engine.backends.cpu.numbers import matrix as matrix_of
 from kvist.engine.backends.cpu.numbers import vector as vector_of
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, *, epsilon: float, offset: float = 0.0) -> torch.Tensor:
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    *,
+    epsilon: float,
+    offset: float = 0.0,
+    program: Program | None = None,
+) -> torch.Tensor:
     """Each row divided by the root of its mean square, times a weight: `x / sqrt(mean(x^2) + epsilon) * (offset + w)`.
 
     Args:
@@ -22,19 +29,21 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, *, epsilon: float, of
         weight: [n], of the same dtype; None for no weight at all, and `offset` is not looked at then.
         epsilon: what keeps a row of zeros finite.
         offset: 1.0 where weights are stored as distances from one (Gemma's).
+        program: what this is added to, instead of being done now; the result is written then.
 
     Returns:
         [rows, n] of the same dtype, contiguous.
     """
     rows, columns = x.shape
-    normed = torch.empty(rows, columns, dtype=x.dtype)
+    normed = empty(program, rows, columns, dtype=x.dtype)
     if weight is None:
         gain = (0, 0)
     else:
         assert weight.dtype is x.dtype, f"weight of {weight.dtype}, numbers of {x.dtype}"
         gain = vector(weight)
         assert gain[1] == columns, f"{gain[1]} weights for {columns} columns"
-    _KERNEL(x.dtype, *matrix(x), normed.data_ptr(), rows, columns, *gain, packed(epsilon), packed(offset))
+    slots = (*matrix(x), normed.data_ptr(), rows, columns, *gain, packed(epsilon), packed(offset))
+    _KERNEL(x.dtype, *slots, program=program)
     return normed
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kvist.engine.backends.cpu.kernel import Kernel, matrix, share, vector
+from kvist.engine.backends.cpu.kernel import Kernel, Program, empty, matrix, share, vector
 from kvist.engine.backends.cpu.kernel import real as packed
 from kvist.engine.backends.cpu.numbers import (
     Array,
@@ -67,7 +67,12 @@ Rotation = tuple[torch.Tensor, torch.Tensor]
 
 
 def rotate_and_write(
-    fused: torch.Tensor, rotation: Rotation | None, into: KvTarget, *, norms: HeadNorms | None = None
+    fused: torch.Tensor,
+    rotation: Rotation | None,
+    into: KvTarget,
+    *,
+    norms: HeadNorms | None = None,
+    program: Program | None = None,
 ) -> torch.Tensor:
     """Norms and rotates queries and keys, and writes keys and values where they belong.
 
@@ -78,6 +83,7 @@ def rotate_and_write(
             None for a layer that does not rotate.
         into: where keys and values go; of the dtype of `fused`.
         norms: applied first, if there are any.
+        program: what this is added to, instead of being done now; the result is written then.
 
     Returns:
         Queries [rows, heads, head_dim] of the same dtype, contiguous.
@@ -92,7 +98,7 @@ def rotate_and_write(
     assert to_key[2] == to_value[2] == 1, f"strides {to_key} and {to_value}"
     assert values.shape == keys.shape, f"{values.shape} and {keys.shape}"
     assert places.shape == (rows,), f"{places.shape} places for {rows} rows"
-    query = torch.empty(rows, heads, head_dim, dtype=dtype)
+    query = empty(program, rows, heads, head_dim, dtype=dtype)
     _kernel_of(dtype, rotation)(
         dtype,
         *source,
@@ -103,6 +109,7 @@ def rotate_and_write(
         *(values.data_ptr(), values.numel(), to_value[0], to_value[1]),
         *vector(places),
         *_norm_slots(norms),
+        program=program,
     )
     return query
 
