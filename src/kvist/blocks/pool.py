@@ -137,9 +137,9 @@ class BlockPool:
         one hash, one block. `keep` False lets the block go as soon as nobody holds it.
         """
         self._must_hold(block, owner)
-        next_state(self._states[block], Move.SEAL)  # others may read what is sealed already: nobody trades it in
         first = self._index.get(block_hash)
         if first is not None:
+            next_state(self._states[block], Move.SEAL)  # others may read what is sealed already: nobody trades it in
             self.hold(first, owner)
             self.keep(first, keep=keep)
             self._discard(block, owner)

@@ -51,7 +51,8 @@ class BlockTable:
 
     Attributes:
         groups: by KV group, the block at each index; None before the window.
-        capacity: the positions [0, capacity) have their blocks; what is read by whoever plans steps, and often.
+        capacity: the positions [0, capacity) have their blocks.
+        changed_from: lowest index at which anything is listed otherwise than when `take_changes` was last called.
     """
 
     def __init__(self, cache: PrefixCache, owner: RequestId, retention: Retention) -> None:
@@ -64,12 +65,7 @@ class BlockTable:
         self._sealed = 0
         self._passed = [0] * len(cache.pools)
         self._awaited: set[tuple[int, int]] = set()
-        self._changed_from: int | None = 0
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether anything is listed otherwise than when `take_changes` was last called."""
-        return self._changed_from is not None
+        self.changed_from: int | None = 0
 
     @property
     def awaited(self) -> int:
@@ -132,8 +128,11 @@ class BlockTable:
 
     def can_grow(self, tokens: int) -> bool:
         """Whether the pools have the blocks that positions [0, tokens) still lack, in every group."""
-        missing = zip(self._cache.pools, self._missing(tokens), strict=True)
-        return all(count <= pool.available for pool, count in missing)
+        end = self._end(tokens)
+        for pool, table in zip(self._cache.pools, self.groups, strict=True):
+            if end - len(table) > pool.available:
+                return False
+        return True
 
     def grow(self, tokens: int) -> None:
         """Allocates blocks until positions [0, tokens) can be written.
@@ -141,12 +140,13 @@ class BlockTable:
         Raises:
             CapacityError: a pool has too few; blocks already allocated stay in the table.
         """
-        for pool, table, count in zip(self._cache.pools, self.groups, self._missing(tokens), strict=True):
-            if count:
+        end = self._end(tokens)
+        for pool, table in zip(self._cache.pools, self.groups, strict=True):
+            if len(table) < end:
                 self._note_change(len(table))
-            for _ in range(count):
+            while len(table) < end:
                 table.append(pool.allocate(self._owner))
-        self.capacity = max(self.capacity, -(-tokens // self._cache.block_tokens) * self._cache.block_tokens)
+        self.capacity = max(self.capacity, end * self._cache.block_tokens)
 
     def commit(self, chain: Sequence[BlockHash], computed: int, marks: Marks) -> list[Kept]:
         """Seals the blocks that are full now, then lets go of those that no query will read again.
@@ -168,13 +168,15 @@ class BlockTable:
             return kept
         self._note_change(self._sealed)
         for index in range(self._sealed, full):
-            for group, table in enumerate(self.groups):
-                window, pool = self._cache.windows[group], self._cache.pools[group]
-                table[index] = pool.seal(self._entry(group, index), self._owner, chain[index], keep=False)
-                if self._retention.keeps(index * size, (index + 1) * size, window, marks):
+            for group, (pool, window) in enumerate(zip(self._cache.pools, self._cache.windows, strict=True)):
+                block = pool.seal(self._entry(group, index), self._owner, chain[index], keep=False)
+                self.groups[group][index] = block
+                if window is None or self._retention.keeps(index * size, (index + 1) * size, window, marks):
                     self._keep(group, index, kept)
         self._sealed = full
         for group, window in enumerate(self._cache.windows):
+            if window is None:
+                continue
             # What a hit of the sealed blocks needs is never less than what the next query reads.
             first = first_block_of_hit(self._sealed * size, window, size)
             for index in range(self._passed[group], first):
@@ -228,7 +230,7 @@ class BlockTable:
 
     def take_changes(self) -> list[tuple[int, list[BlockId]]]:
         """The `runs` from the first index on at which anything changed since the last call; at first, all of them."""
-        changed_from, self._changed_from = self._changed_from, None
+        changed_from, self.changed_from = self.changed_from, None
         return [] if changed_from is None else self.runs(changed_from)
 
     def held_counts(self) -> list[int]:
@@ -236,7 +238,8 @@ class BlockTable:
         return [len(table) - passed for table, passed in zip(self.groups, self._passed, strict=True)]
 
     def _note_change(self, index: int) -> None:
-        self._changed_from = index if self._changed_from is None else min(index, self._changed_from)
+        if self.changed_from is None or index < self.changed_from:
+            self.changed_from = index
 
     def _keep(self, group: int, index: int, kept: list[Kept]) -> None:
         block = self._entry(group, index)
@@ -246,8 +249,9 @@ class BlockTable:
             assert block_hash is not None  # `keep` has seen to it
             kept.append(Kept(group=GroupId(group), index=index, block=block, hash=block_hash))
 
-    def _missing(self, tokens: int) -> list[int]:
-        return [max(0, -(-tokens // self._cache.block_tokens) - len(table)) for table in self.groups]
+    def _end(self, tokens: int) -> int:
+        """Blocks of positions [0, tokens)."""
+        return -(-tokens // self._cache.block_tokens)
 
     def _entry(self, group: int, index: int) -> BlockId:
         block = self.groups[group][index]

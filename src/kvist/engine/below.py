@@ -189,3 +189,8 @@ class Below:
     tiers: Tiers = field(default_factory=NoTiers)
     view: Callable[[Buffer], memoryview] = _no_memory
     time_s: Callable[[], float] = _no_time
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there are no tiers, and so nobody to offer anything to."""
+        return isinstance(self.tiers, NoTiers)

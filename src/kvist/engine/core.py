@@ -298,15 +298,17 @@ class EngineCore:
             self._offload.collect(sequence, work.kept)
 
     def _hand_out(self, plan: Plan, draws: Seq[Drawn | None]) -> None:
+        deliver, count = self._deliver, 0
         for sequence, drawn in zip(plan.sequences, draws, strict=True):
             if drawn is None:
                 continue
-            self._counters.tokens_output += 1
+            count += 1
             reason = sequence.append(drawn)
             request_id = sequence.request.id
-            self._deliver[request_id](TokenDrawn(request_id, *drawn))
+            deliver[request_id](TokenDrawn(request_id, drawn.token, drawn.logprob, drawn.top))
             if reason is not None:
                 self._finish(sequence, reason)
+        self._counters.tokens_output += count
 
     # What ends or interrupts a sequence
 

@@ -16,5 +16,5 @@ def uniform(seed: int, index: int) -> float:
     >>> 0.0 <= uniform(7, 0) < 1.0 and uniform(7, 0) == uniform(7, 0) != uniform(7, 1)
     True
     """
-    digest = blake3(f"{seed}:{index}".encode()).digest(length=8)
+    digest = blake3(b"%d:%d" % (seed, index)).digest(8)
     return (int.from_bytes(digest, "little") >> 11) / (1 << 53)

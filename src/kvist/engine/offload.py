@@ -53,6 +53,7 @@ class Offload:
         self._pools = tuple(pools)
         self._settings = settings
         self._tiers = below.tiers
+        self._is_idle = below.is_nothing
         self._view = below.view
         self._held: list[Waiting] = []
         self._held_counts = [0] * len(self._pools)
@@ -72,6 +73,8 @@ class Offload:
 
     def collect(self, sequence: Sequence, kept: Seq[Kept]) -> None:
         """Takes note of blocks of a sequence that became worth keeping; `run` sees to them."""
+        if self._is_idle or not kept:
+            return
         prompt_blocks = len(sequence.request.prompt) // self._settings.block_tokens
         self._new += [
             Waiting(sequence.tenant, each)

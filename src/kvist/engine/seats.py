@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from itertools import chain
 
-from kvist.base.ids import BlockId
+from kvist.base.ids import BlockId, RequestId
 from kvist.engine.batch import Batch, GroupTable, integers
 from kvist.engine.sequence import Sequence
 
@@ -30,6 +30,10 @@ class Seats:
         self.tables = tuple(GroupTable(seats, _WIDTH) for _ in range(groups))
         self._block_tokens = block_tokens
         self._free = list(range(seats - 1, -1, -1))
+        # Of the latest batch, because the next one is mostly of the same sequences.
+        self._latest: list[Sequence] = []
+        self._request_ids: list[RequestId] = []
+        self._column = integers()
 
     def __len__(self) -> int:
         """Free seats."""
@@ -39,6 +43,7 @@ class Seats:
         """Gives a sequence a row; what its block table lists is written with its first batch."""
         assert sequence.seat is None, f"{sequence.request.id} sits already"
         sequence.seat = self._free.pop()
+        self._latest = []
 
     def leave(self, sequence: Sequence) -> None:
         """The row may be another's."""
@@ -46,7 +51,7 @@ class Seats:
         self._free.append(sequence.seat)
         sequence.seat = None
 
-    def batch(self, sequences: Seq[Sequence], counts: Seq[int]) -> Batch:
+    def batch(self, sequences: list[Sequence], counts: list[int]) -> Batch:
         """The next tokens of each sequence, so many of each, as work for a backend; their blocks must be there.
 
         Args:
@@ -54,8 +59,12 @@ class Seats:
             counts: for each at least 1, and at most what remains.
         """
         for sequence in sequences:
-            if sequence.table.is_changed:
+            if sequence.table.changed_from is not None:
                 self._write(sequence, sequence.table.take_changes())
+        if sequences != self._latest:
+            self._latest = list(sequences)
+            self._request_ids = [sequence.request.id for sequence in sequences]
+            self._column = integers([seat for sequence in sequences if (seat := sequence.seat) is not None])
         starts = integers([sequence.computed for sequence in sequences])
         if max(counts) == 1:
             tokens = integers([sequence.tokens[sequence.computed] for sequence in sequences])
@@ -66,12 +75,12 @@ class Seats:
             tokens = integers(chain.from_iterable(each.tokens[span.start : span.stop] for each, span in pieces))
             positions = integers(chain.from_iterable(spans))
         return Batch(
-            request_ids=[sequence.request.id for sequence in sequences],
+            request_ids=self._request_ids,
             tokens=tokens,
             positions=positions,
             starts=starts,
             counts=integers(counts),
-            seats=integers([seat for sequence in sequences if (seat := sequence.seat) is not None]),
+            seats=self._column,
             draws=[sequence.draw_after(count) for sequence, count in zip(sequences, counts, strict=True)],
             tables=self.tables,
             block_tokens=self._block_tokens,
