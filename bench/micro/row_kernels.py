@@ -4,7 +4,7 @@
 
 On one thread, for the figures are per core. A few rows show what a call costs, many what a row costs. Torch's way is
 what transformers' layers do, the rotation with the write of keys and values at their places; the copy is of
-everything that is read, and so also writes more than any of them.
+everything that is read, and so writes at least as much as they do.
 """
 
 import argparse
@@ -48,7 +48,7 @@ class Layer:
         )
 
     def ways(self) -> dict[str, Callable[[], object]]:
-        """Each pass in each way; `torch` and `copy` are names that summaries are compared by."""
+        """Each pass in each way."""
         weight = self.norm.weight.data
         return {
             "norm, kernel": lambda: rms_norm(self.x, weight, epsilon=1e-6),

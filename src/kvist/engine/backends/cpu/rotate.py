@@ -172,6 +172,7 @@ def _head(source: Node, target: Node, rotation: Node, gain: Node, count: int) ->
 
 @inlined
 def _rotate(slots: Slots, cosines: Array, sines: Array) -> None:
+    """Each thread takes heads of all three kinds, in the order in which they lie; the slots are those of the call."""
     fused, query, keys, values = vector_of(slots, 0), vector_of(slots, 13), vector_of(slots, 15), vector_of(slots, 19)
     places, half = integers(slots, 23), slot(slots, 9) // 2
     heads, kv_heads, head_dim = slot(slots, 10), slot(slots, 11), slot(slots, 12)
