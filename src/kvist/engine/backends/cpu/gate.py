@@ -5,14 +5,13 @@ Error Linear Units" (2016). Each is written with a power of e that is at most on
 zero are as exact as large ones.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 import torch
 
 from kvist.engine.backends.cpu.kernel import Kernel, Program, empty, matrix, share
-from kvist.engine.backends.cpu.numbers import Number, Slots, exponential, inlined, narrow, slot, widen
+from kvist.engine.backends.cpu.numbers import Array, Number, Slots, exponential, inlined, narrow, slot, widen
 from kvist.engine.backends.cpu.numbers import matrix as matrix_of
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
@@ -79,31 +78,52 @@ def _gelu(x: Number) -> Number:
 
 
 @inlined
-def _gate(slots: Slots, activate: Callable[[Number], Number]) -> None:
-    both, found = matrix_of(slots, 0), matrix_of(slots, 3)
-    columns = slot(slots, 5)
-    each = (columns + _STRETCH - 1) // _STRETCH
-    first, end = share(slot(slots, 4) * each, 1)
-    for part in range(first, end):
-        row = part // each
-        begin = (part - row * each) * _STRETCH
-        count = min(_STRETCH, columns - begin)
-        gates, ups, target = both[row, begin:], both[row, columns + begin :], found[row, begin:]
-        for i in range(count):
-            target[i] = narrow(activate(widen(gates[i])) * widen(ups[i]), target)
+def _parts(slots: Slots) -> tuple[int, int]:
+    """The thread's share of the stretches of all rows."""
+    mine: tuple[int, int] = share(slot(slots, 4) * _stretches(slots), 1)
+    return mine
 
 
-# One after the other and not made by a function: what a function makes is not found again among kept kernels.
+@inlined
+def _stretches(slots: Slots) -> int:
+    """How many stretches a row has."""
+    columns: int = slot(slots, 5)
+    return (columns + _STRETCH - 1) // _STRETCH
+
+
+@inlined
+def _stretch(slots: Slots, part: int) -> tuple[Array, Array, Array, int]:
+    """Gates, ups and results of one stretch, and how many there are of each."""
+    both, found, columns = matrix_of(slots, 0), matrix_of(slots, 3), slot(slots, 5)
+    row = part // _stretches(slots)
+    begin = (part - row * _stretches(slots)) * _STRETCH
+    return both[row, begin:], both[row, columns + begin :], found[row, begin:], min(_STRETCH, columns - begin)
+
+
+# Three times the same but for the activation: a kernel that is given a function is not kept, nor is one that is made by
+# a function found again.
 def _gate_silu(slots: Slots) -> None:
-    _gate(slots, _silu)
+    first, end = _parts(slots)
+    for part in range(first, end):
+        gates, ups, found, count = _stretch(slots, part)
+        for i in range(count):
+            found[i] = narrow(_silu(widen(gates[i])) * widen(ups[i]), found)
 
 
 def _gate_gelu_tanh(slots: Slots) -> None:
-    _gate(slots, _gelu_tanh)
+    first, end = _parts(slots)
+    for part in range(first, end):
+        gates, ups, found, count = _stretch(slots, part)
+        for i in range(count):
+            found[i] = narrow(_gelu_tanh(widen(gates[i])) * widen(ups[i]), found)
 
 
 def _gate_gelu(slots: Slots) -> None:
-    _gate(slots, _gelu)
+    first, end = _parts(slots)
+    for part in range(first, end):
+        gates, ups, found, count = _stretch(slots, part)
+        for i in range(count):
+            found[i] = narrow(_gelu(widen(gates[i])) * widen(ups[i]), found)
 
 
 _KERNELS: dict[Activation, Kernel] = {

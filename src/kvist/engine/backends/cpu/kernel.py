@@ -65,15 +65,16 @@ class Arena:
 class Program:
     """Kernels with their slots, to be run one after the other, and the memory of their results."""
 
-    def __init__(self, arena: Arena | None = None) -> None:
+    def __init__(self, arena: Arena | None = None, *, beside: "Program | None" = None) -> None:
         """Is empty.
 
         Args:
             arena: where results lie; None gives each memory of its own.
+            beside: a program whose results in the same arena are left alone.
         """
         self.table = array("q")
         self._arena = arena
-        self._used = 0
+        self.used = 0 if beside is None else beside.used
         self._held: list[object] = []
 
     def empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -82,8 +83,8 @@ class Program:
             found = torch.empty(shape, dtype=dtype)
         else:
             size = math.prod(shape) * dtype.itemsize
-            found = self._arena.take(self._used, size).view(dtype).view(shape)
-            self._used += -(-size // _LINE_BYTES) * _LINE_BYTES
+            found = self._arena.take(self.used, size).view(dtype).view(shape)
+            self.used += -(-size // _LINE_BYTES) * _LINE_BYTES
         self._held.append(found)
         return found
 
