@@ -1,0 +1,144 @@
+"""Products of a step's rows with weights.
+
+Few rows read weights at the speed of memory, where torch reaches a third of it; many compute, which torch does best.
+Weights stay as they lie: nothing is reordered or held twice.
+"""
+
+from typing import Any
+
+import torch
+from numba import carray
+from torch.nn import functional
+
+from kvist.engine.backends.cpu import kernel
+from kvist.engine.backends.cpu.dots import ROWS, TILE, dots1, dots2, dots4, dots8, scratch, whole
+from kvist.engine.backends.cpu.kernel import DTYPES, Kernel, Program, empty, share
+from kvist.engine.backends.cpu.numbers import Array, Slots, inlined, matrix, narrow, slot, vector, widen
+
+ROWS_FEW = 16
+"""Up to how many rows the kernel is faster than torch: bench/micro/products.py."""
+
+_SUMS = ROWS * TILE
+
+
+def project(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    plus: torch.Tensor | None = None,
+    program: Program | None = None,
+) -> torch.Tensor:
+    """Multiplies x with the transposed weights, plus what is to be added.
+
+    Few rows are summed in float32 and rounded once, after all is added.
+
+    Args:
+        x: [rows, inputs], bfloat16 or float32 like all others; rows may lie apart.
+        weight: [outputs, inputs].
+        bias: [outputs].
+        plus: [rows, outputs], a residual; left as it is.
+        program: what this is added to, instead of being done now; the result is written then. Few rows only.
+
+    Returns:
+        [rows, outputs].
+    """
+    rows = x.shape[0]
+    if not 0 < rows <= ROWS_FEW or x.dtype not in DTYPES:
+        assert program is None, f"{rows} rows of {x.dtype} are not computed by a kernel"
+        return _many(x, weight, bias, plus)
+    assert program is None or x.stride(-1) == 1, "what a program reads is there when it runs, and so cannot be a copy"
+    out = empty(program, rows, weight.shape[0], dtype=x.dtype)
+    _FEW(
+        x.dtype,
+        *kernel.matrix(x if x.stride(-1) == 1 else x.contiguous()),
+        *kernel.matrix(weight),
+        *kernel.matrix(out),
+        *((0, 0) if bias is None else kernel.vector(bias)),
+        *((0, 0, 0) if plus is None else kernel.matrix(plus)),
+        x.shape[1],
+        program=program,
+    )
+    return out
+
+
+def _many(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, plus: torch.Tensor | None) -> torch.Tensor:
+    product = functional.linear(x, weight, bias)
+    return product if plus is None else product.add_(plus)
+
+
+_X, _WEIGHT, _OUT, _BIAS, _PLUS, _INPUTS = 0, 3, 6, 9, 11, 14
+"""Where a kernel's arguments begin."""
+
+Part = Any
+"""Some rows, or some outputs, in a kernel: the first, and how many."""
+
+
+def _few(slots: Slots) -> None:
+    """Each thread has a part of the outputs, of which it does as many at once as stay in its cache, for all rows."""
+    rows, outputs = slot(slots, _X + 1), slot(slots, _WEIGHT + 1)
+    sums = carray(scratch(_SUMS), (ROWS, TILE))
+    first, end = share(outputs, 8)
+    for output in range(first, end, TILE):
+        some = (output, min(TILE, end - output))
+        for row in range(0, rows, ROWS):
+            few = (row, min(ROWS, rows - row))
+            _sum(slots, few, some, sums)
+            _add_rest(slots, few, some, sums)
+            _finish(slots, few, some, sums)
+
+
+@inlined
+def _sum(slots: Slots, rows: Part, outputs: Part, sums: Array) -> None:
+    """Puts dot products into `sums`, of the inputs that fill vectors."""
+    x, weight = matrix(slots, _X), matrix(slots, _WEIGHT)
+    distance, size = x.shape[1] * x.itemsize, slot(slots, _INPUTS) * x.itemsize
+    of_x, last = slot(slots, _X) + rows[0] * distance, rows[1] - 1
+    apart = weight.shape[1] * weight.itemsize
+    of_weight, of_sums = slot(slots, _WEIGHT) + outputs[0] * apart, sums.ctypes.data
+    for output in range(outputs[1]):
+        places = (of_weight + output * apart, of_x, distance, last, size, of_sums + output * 4)
+        if last == 0:
+            dots1(slots, places)
+        elif last == 1:
+            dots2(slots, places)
+        elif last < 4:
+            dots4(slots, places)
+        else:
+            dots8(slots, places)
+
+
+@inlined
+def _add_rest(slots: Slots, rows: Part, outputs: Part, sums: Array) -> None:
+    """Adds what the inputs add that fill no vector: none, in models that are not tiny."""
+    inputs = slot(slots, _INPUTS)
+    begin = whole(slots, inputs)
+    if begin == inputs:
+        return
+    x, weight = matrix(slots, _X), matrix(slots, _WEIGHT)
+    for row in range(rows[1]):
+        for output in range(outputs[1]):
+            total = sums[row, output]
+            for i in range(begin, inputs):
+                total += widen(x[rows[0] + row, i]) * widen(weight[outputs[0] + output, i])
+            sums[row, output] = total
+
+
+@inlined
+def _finish(slots: Slots, rows: Part, outputs: Part, sums: Array) -> None:
+    """Adds bias and residual, rounds and stores."""
+    out, bias, plus = matrix(slots, _OUT), vector(slots, _BIAS), matrix(slots, _PLUS)
+    first, count = outputs
+    for row in range(rows[1]):
+        if bias.shape[0] > 0:
+            for output in range(count):
+                sums[row, output] += widen(bias[first + output])
+        if plus.shape[0] > 0:
+            for output in range(count):
+                sums[row, output] += widen(plus[rows[0] + row, first + output])
+        target = out[rows[0] + row, first : first + count]
+        for output in range(count):
+            target[output] = narrow(sums[row, output], out)
+
+
+_FEW = Kernel(_few)
