@@ -35,11 +35,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
 from own_server import free_port  # after the path that has it
 
 PEERS = ("vllm", TRANSFORMERS)
-MODES = ("eager", "compiled")
-"""Of vLLM."""
+MODES = {"child": ("eager", "compiled"), "http": ("eager", "compiled", "reserved"), "start": ("eager",)}
+"""Of vLLM, by stage. With one core reserved for the server it computes prompts at half the speed, and a token perhaps
+sooner; and what is compiled is never sooner ready."""
 
 COUNTS = (
-    ("rounds", 5, "times that each task is done"),
+    ("rounds", 4, "times that each task is done"),
     ("slow_rounds", 3, "of them, those with what takes long"),
     ("starts", 3, "times that each server is started"),
     ("first_starts", 0, "of them, with empty caches of compiled code"),
@@ -77,10 +78,11 @@ class Run:
     failures: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
 
-    def engines(self) -> list[str]:
-        """Names of all that take part, with their modes."""
-        modes = [f"vllm {mode}" for mode in self.args.vllm] if "vllm" in self.args.peers else []
-        return [KVIST, *modes, *([TRANSFORMERS] if TRANSFORMERS in self.args.peers else [])]
+    def engines(self, stage: str) -> list[str]:
+        """Names of all that take part in a stage, with their modes: those that may be the fastest in it."""
+        modes = [mode for mode in self.args.vllm if mode in MODES[stage]] if "vllm" in self.args.peers else []
+        others = [TRANSFORMERS] if TRANSFORMERS in self.args.peers and stage == "child" else []
+        return [KVIST, *(f"vllm {mode}" for mode in modes), *others]
 
     def prompts(self, label: str, task: Task) -> list[tuple[int, ...]]:
         """Random ones that follow from a label."""
@@ -127,7 +129,7 @@ def rounds(run: Run, stage: str, engines: Mapping[str, Engine]) -> None:
     """All rounds of one stage; what comes before them warms up."""
     args = run.args
     sizes = {name: getattr(args, name) for name in ("short", "middle", "long", "longer", "output")}
-    planned = tasks(**sizes)
+    planned = tasks(**(sizes if stage == "child" else sizes | {"longer": 0}))
     for name, engine in engines.items():
         for task in planned[:1] if name == TRANSFORMERS else planned[:3]:
             mine = without_prefixes(task) if name == TRANSFORMERS else task
@@ -148,8 +150,8 @@ def children(run: Run) -> None:
     commands = child_commands(run.setting)
     with ExitStack() as stack:
         engines: dict[str, Child] = {}
-        for name in run.engines():
-            environment = environment_of(run.args.threads)
+        for name in run.engines("child"):
+            environment = environment_of(name, run.args.threads)
             engines[name] = stack.enter_context(child(commands[name], environment, run.args.start_s))
             engines[name].rest()
             run.versions |= engines[name].about
@@ -161,12 +163,10 @@ def servers(run: Run) -> None:
     """The stage of servers that stay."""
     with ExitStack() as stack:
         engines = {}
-        for name in run.engines():
-            if name == TRANSFORMERS:
-                continue
+        for name in run.engines("http"):
             port = free_port()
             url, command = f"http://127.0.0.1:{port}", server_commands(run.setting, port)[name]
-            environment = environment_of(run.args.threads)
+            environment = environment_of(name, run.args.threads)
             process, _ = stack.enter_context(started(command, environment, url, run.args.start_s))
             engines[name] = stack.enter_context(served(url, process, run.args.id_max))
             engines[name].rest()
@@ -176,7 +176,7 @@ def servers(run: Run) -> None:
 
 def starts(run: Run) -> None:
     """The stage of starts, one server at a time."""
-    names = [name for name in run.engines() if name != TRANSFORMERS]
+    names = run.engines("start")
     for name in names:  # what is read from disk once comes from memory afterwards
         start(run, name)
     for turn in range(run.args.starts):
@@ -199,7 +199,7 @@ def start(run: Run, name: str, empty: Path | None = None) -> dict[str, float]:
     port = free_port()
     # The cache directory has the model too, so that without one the model is named by its own directory.
     setting = run.setting if empty is None else replace(run.setting, model=run.setting.directory)
-    environment = environment_of(run.args.threads, {} if empty is None else compiled_in(empty, name))
+    environment = environment_of(name, run.args.threads, {} if empty is None else compiled_in(empty, name))
     url = f"http://127.0.0.1:{port}"
     with started(server_commands(setting, port)[name], environment, url, run.args.start_s) as (process, ready_s):
         answered_s = ready_s + first_answer_s(url)
@@ -239,10 +239,10 @@ def chosen(text: str, known: Sequence[str]) -> tuple[str, ...]:
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    modes = partial(chosen, known=MODES)
+    modes = MODES["http"]
     parser.add_argument("--model", default="smollm2", help="a fetched model's name, or a directory (%(default)s)")
     parser.add_argument("--peers", type=partial(chosen, known=PEERS), default=PEERS, help=",".join(PEERS))
-    parser.add_argument("--vllm", type=modes, default=MODES, help=f"its modes ({','.join(MODES)})")
+    parser.add_argument("--vllm", type=partial(chosen, known=modes), default=modes, help=",".join(modes))
     parser.add_argument("--stages", type=partial(chosen, known=tuple(STAGES)), default=tuple(STAGES))
     parser.add_argument("--quick", action="store_true", help="2 rounds, and 1 of what is slow; 1 start")
     for name, default, what in COUNTS:

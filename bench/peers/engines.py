@@ -34,6 +34,9 @@ PEER = HERE / "vllm_cpu"
 ANSWER_S = 300.0
 """How long an answer may take."""
 
+RESERVED = " reserved"
+"""The mode of a vLLM whose worker leaves one core to its server, as it would by itself."""
+
 _REST_S = 60.0
 _LOOK_S = 0.15
 _RESTING = 0.1
@@ -53,15 +56,18 @@ class Engine(Protocol):
     def rest(self) -> None: ...
 
 
-def environment_of(threads: int, more: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment_of(name: str, threads: int, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """What every engine is told: the same threads, cores and memory.
 
     Args:
+        name: of the engine, with its mode.
         threads: of one operation.
-        more: for one engine alone.
+        more: for this start alone.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_", "KMP_"))}
     cores = sorted(os.sched_getaffinity(0))[:threads]
+    if name.endswith(RESERVED):
+        cores = cores[:-1] or cores
     return (
         kept
         | {
@@ -313,4 +319,5 @@ def server_commands(setting: Setting, port: int) -> dict[str, list[str]]:
     vllm += ["--port", str(port), "--dtype", setting.dtype, "--max-model-len", "8192", "--max-num-seqs", "64"]
     vllm += ["--block-size", "32", "--enable-prefix-caching", "--kv-cache-memory-bytes", setting.kv_bytes]
     vllm += ["--enable-prompt-tokens-details", "--no-enable-log-requests"]
-    return {"kvist": kvist, "vllm eager": [*vllm, "--enforce-eager"], "vllm compiled": vllm}
+    eager = [*vllm, "--enforce-eager"]
+    return {"kvist": kvist, "vllm eager": eager, "vllm compiled": vllm, "vllm reserved": eager}

@@ -107,14 +107,15 @@ class Summary:
 
 
 def tasks(*, short: int, middle: int, long: int, longer: int, output: int) -> tuple[Task, ...]:
-    """All tasks for engines that keep prefixes."""
-    return (
+    """All tasks for engines that keep prefixes; a length of 0 leaves its task out."""
+    planned = (
         Task(prompts=1, tokens=long, output=1, again=output, kinds=("prefill", "warm_ttft", "decode")),
         Task(prompts=1, tokens=short, output=output, kinds=("decode",)),
         Task(prompts=8, tokens=short, output=output, kinds=("together", "whole")),
         Task(prompts=1, tokens=longer, output=1, again=output, kinds=("decode",), is_slow=True),
         Task(prompts=8, tokens=middle, output=output, kinds=("together", "whole"), is_slow=True),
     )
+    return tuple(task for task in planned if task.tokens)
 
 
 def without_prefixes(task: Task) -> Task | None:

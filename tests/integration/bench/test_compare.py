@@ -57,9 +57,9 @@ def test_every_engine_meets_every_task_and_ends(tmp_path: Path) -> None:
     assert all(sample["seconds"] > 0 for sample in content["samples"])
     whole = {"prefill 1 x 50", "warm_ttft 1 x 50", "decode 1 x 50", "decode 1 x 20", "together 8 x 20", "whole 8 x 20"}
     slow = {"decode 1 x 70", "together 8 x 40", "whole 8 x 40"}
-    for stage in ("child", "http"):
+    for stage, least in (("child", slow), ("http", slow - {"decode 1 x 70"})):
         mine = [each for each in content["samples"] if (each["stage"], each["engine"]) == (stage, "kvist")]
-        assert {each["metric"] for each in mine if each["round"] == 0} == whole | slow
+        assert {each["metric"] for each in mine if each["round"] == 0} == whole | least
         assert {each["metric"] for each in mine if each["round"] == 1} == whole
     assert {each["metric"] for each in content["samples"] if each["stage"] == "start"} == {"ready", "first_answer"}
     summary = {each["metric"]: each for each in content["summary"]}
