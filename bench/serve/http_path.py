@@ -30,7 +30,7 @@ from kvist.app.progress import silent
 from kvist.base.errors import ConfigError, KvistError
 from kvist.base.ids import TENANT_DEFAULT, RequestId, TokenId
 from kvist.base.units import Tokens
-from kvist.engine.messages import Admitted, Event, TokenDrawn
+from kvist.engine.messages import Admitted, Event, Failed, Refused, TokenDrawn
 from kvist.engine.request import Request, Sampling
 from kvist.engine.thread import EngineThread
 from kvist.lab.draw import Span, integers
@@ -81,11 +81,13 @@ class Alone:
         Raises:
             ConfigError: the engine did not.
         """
-        ended, failed = threading.Semaphore(0), []
+        ended = threading.Semaphore(0)
+        failed: list[str] = []
 
         def take(event: Event) -> None:
+            if isinstance(event, Refused | Failed):
+                failed.append(event.message)
             if not isinstance(event, Admitted | TokenDrawn):
-                failed.extend([event] if hasattr(event, "message") else ())
                 ended.release()
 
         for prompt in prompts:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Generator
 
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
 from kvist.base.errors import ConfigError
@@ -43,7 +44,9 @@ def serve(app: FastAPI, listener: socket.socket, drain_s: float, on_listening: O
         drain_s: how long running requests may go on after a signal.
         on_listening: called once on the event loop with the address, when requests are taken.
     """
-    asyncio.run(DrainingServer(app, drain_s, on_listening).serve(sockets=[listener]))
+    server = DrainingServer(app, drain_s, on_listening)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.serve(sockets=[listener]))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -79,7 +82,7 @@ def listen(host: str, port: int) -> socket.socket:
 def _config(app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="h11",
+        http="h11",  # bounds what a header may take; httptools, which is faster, does not
         ws="none",
         lifespan="on",
         log_config=None,
