@@ -71,6 +71,24 @@ class PoolMachine(RuleBasedStateMachine):
         self.write(block, owner, ("half written by", owner))
         self.count("allocate")
 
+    @rule(owner=Owners, count=st.integers(2, 6))
+    def allocate_run(self, owner: RequestId, count: int) -> None:
+        free, cached = self.model.blocks_in("free"), self.model.blocks_in("cached")
+        oldest = sorted(cached, key=lambda block: self.model.rows[block].cached_since or 0)
+        if count > len(free) + len(cached):
+            with pytest.raises(CapacityError, match=f"all {len(self.pool)} blocks but {len(free) + len(cached)} are"):
+                self.pool.allocate_run(owner, count)
+            self.count("allocate run refused")
+            return
+        blocks = self.pool.allocate_run(owner, count)
+        assert blocks == sorted(set(blocks))
+        assert len(blocks) == count
+        assert set(blocks) <= set(free) or set(blocks) == {*free, *oldest[: count - len(free)]}
+        for block in blocks:
+            self.model.allocate(block, owner)
+            self.write(block, owner, ("half written by", owner))
+        self.count("allocate run")
+
     def fillings(self) -> list[tuple[RequestId, BlockId]]:
         return [(owner, block) for owner, block in self.believed if self.model.rows[block].hash is None]
 
@@ -192,7 +210,11 @@ def test_ten_thousand_operations_agree_with_the_model() -> None:
     run_state_machine_as_test(PoolMachine, settings=settings(max_examples=examples(120), stateful_step_count=100))
     done = PoolMachine.operations
     assert done.total() >= 10_000, done
-    tried = {name: done[name] for name in ("allocate", "seal", "seal duplicate", "hold", "release", "keep")}
+    tried = {
+        name: done[name] for name in ("allocate", "allocate run", "seal", "seal duplicate", "hold", "release", "keep")
+    }
     assert min(tried.values()) >= 100, f"hardly tried: {tried}"
-    refused = {name: done[f"{name} refused"] for name in ("allocate", "seal", "hold", "release", "keep")}
+    refused = {
+        name: done[f"{name} refused"] for name in ("allocate", "allocate run", "seal", "hold", "release", "keep")
+    }
     assert min(refused.values()) >= 100, f"hardly tried: {refused}"

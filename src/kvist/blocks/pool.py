@@ -130,6 +130,27 @@ class BlockPool:
         self._holders[block].add(owner)
         return block
 
+    def allocate_run(self, owner: RequestId, count: int) -> list[BlockId]:
+        """Gives the owner so many empty blocks at once, in ascending order.
+
+        Blocks are given back, and evicted, the last of a sequence first. Put in order again they mostly lie one after
+        the other, and what lies so can be read without being gathered.
+
+        Raises:
+            CapacityError: fewer are available; nothing has changed.
+        """
+        if count > self.available:
+            raise CapacityError(
+                f"all {len(self)} blocks but {self.available} are held by running requests, {count} are wanted"
+            )
+        while len(self._free) < count:
+            self._evict()
+        blocks = sorted([self._free.popleft() for _ in range(count)])
+        for block in blocks:
+            self._move(block, Move.ALLOCATE)
+            self._holders[block].add(owner)
+        return blocks
+
     def seal(self, block: BlockId, owner: RequestId, block_hash: BlockHash, *, keep: bool = True) -> BlockId:
         """Commits a full block under its hash and returns the block that the owner holds from now on.
 

@@ -138,14 +138,13 @@ class BlockTable:
         """Allocates blocks until positions [0, tokens) can be written.
 
         Raises:
-            CapacityError: a pool has too few; blocks already allocated stay in the table.
+            CapacityError: a pool has too few; those that other pools gave stay in the table.
         """
         end = self._end(tokens)
         for pool, table in zip(self._cache.pools, self.groups, strict=True):
             if len(table) < end:
                 self._note_change(len(table))
-            while len(table) < end:
-                table.append(pool.allocate(self._owner))
+                table.extend(pool.allocate_run(self._owner, end - len(table)))
         self.capacity = max(self.capacity, end * self._cache.block_tokens)
 
     def commit(self, chain: Sequence[BlockHash], computed: int, marks: Marks) -> list[Kept]:

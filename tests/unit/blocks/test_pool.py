@@ -113,6 +113,31 @@ def test_a_full_pool_refuses_and_changes_nothing() -> None:
     assert picture(pool) == before
 
 
+def test_a_run_of_blocks_ascends_though_they_were_given_back_from_the_last_to_the_first() -> None:
+    pool = BlockPool(8)
+    for is_sealed in (False, True):
+        blocks = pool.allocate_run(A, 8)
+        assert blocks == list(range(8))
+        for block in reversed(blocks):  # as a table does; what is sealed will be evicted in this order
+            if is_sealed:
+                pool.seal(block, A, hash_of(block))
+            pool.release(block, A)
+    assert pool.allocate_run(B, 3) == [5, 6, 7]
+    assert pool.allocate_run(B, 4) == [1, 2, 3, 4]
+    assert pool.statistics().evicted == 7
+
+
+def test_a_run_that_is_too_long_is_refused_and_changes_nothing() -> None:
+    pool = BlockPool(4)
+    sealed(pool, A, 1)
+    cached(pool, 2)
+    before = picture(pool)
+    with pytest.raises(CapacityError, match="all 4 blocks but 3 are held by running requests, 4 are wanted"):
+        pool.allocate_run(B, 4)
+    assert picture(pool) == before
+    assert pool.allocate_run(B, 0) == []
+
+
 # One hash, one block
 
 
