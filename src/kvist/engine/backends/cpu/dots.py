@@ -22,16 +22,13 @@ from kvist.engine.backends.cpu.numbers import Node
 ROWS = 8
 """At most so many rows at once."""
 
-TILE = 64
-"""Outputs whose sums are kept at once, as float32 [ROWS, TILE]."""
-
 AHEAD_BYTES = 8192
 """How far ahead memory is asked for: what two cores of this kind read in its latency, several times over."""
 
 _INT16, _INT32, _INT64, _FLOAT = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
-class _BFloat(ir.Type):
+class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite publishes no types
     """The compiler's own bfloat16, which its interface to Python does not name."""
 
     null = "zeroinitializer"
@@ -145,7 +142,7 @@ def _width(step: _Step) -> int:
 
 
 def _store_totals(builder: Node, vectors: list[Node], into: Node) -> None:
-    """Adds up the numbers of each vector, and stores the sums below each other in an array [ROWS, TILE].
+    """Adds up the numbers of each vector, and stores the sums side by side.
 
     Adding the halves of a and of b gives one vector, with the sums of a in its first half and those of b in its other:
     so eight vectors of 16 become one, which holds two numbers for each.
@@ -164,7 +161,7 @@ def _store_totals(builder: Node, vectors: list[Node], into: Node) -> None:
     each = count // len(vectors)
     for row in range(count):
         total = builder.extract_element(vectors[row // each], _INT32(row % each))
-        place = builder.add(into, _INT64(row * TILE * 4))
+        place = builder.add(into, _INT64(row * 4))
         builder.store(total, builder.inttoptr(place, _FLOAT.as_pointer()))
 
 
@@ -198,8 +195,8 @@ dots1, dots2, dots4, dots8 = _dots(1), _dots(2), _dots(4), _dots(8)
 """Dot products of weights with up to so many rows of x, over the `whole` part of them.
 
 In kernels: `dots8(slots, (weights, x, distance, last, size, into))` with the addresses of the weights and of the first
-row, bytes between rows, the number of the last row that is there, bytes of a row, and the address in a float32 array
-[ROWS, TILE] where the first row's sum goes, the others below; those of rows that are not there mean nothing.
+row, bytes between rows, the number of the last row that is there, bytes of a row, and the address of as many
+float32 as the name says, where sums go; those of rows that are not there mean nothing.
 """
 
 

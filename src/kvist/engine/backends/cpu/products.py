@@ -11,14 +11,15 @@ from numba import carray
 from torch.nn import functional
 
 from kvist.engine.backends.cpu import kernel
-from kvist.engine.backends.cpu.dots import ROWS, TILE, dots1, dots2, dots4, dots8, scratch, whole
+from kvist.engine.backends.cpu.dots import ROWS, dots1, dots2, dots4, dots8, scratch, whole
 from kvist.engine.backends.cpu.kernel import DTYPES, Kernel, Program, empty, share
 from kvist.engine.backends.cpu.numbers import Array, Slots, inlined, matrix, narrow, slot, vector, widen
 
 ROWS_FEW = 16
 """Up to how many rows the kernel is faster than torch: bench/micro/products.py."""
 
-_SUMS = ROWS * TILE
+_TILE = 64
+"""Outputs that are computed for all rows before the next: their weights stay in a core's own cache."""
 
 
 def project(
@@ -77,27 +78,26 @@ Part = Any
 def _few(slots: Slots) -> None:
     """Each thread has a part of the outputs, of which it does as many at once as stay in its cache, for all rows."""
     rows, outputs = slot(slots, _X + 1), slot(slots, _WEIGHT + 1)
-    sums = carray(scratch(_SUMS), (ROWS, TILE))
     first, end = share(outputs, 8)
-    for output in range(first, end, TILE):
-        some = (output, min(TILE, end - output))
+    for output in range(first, end, _TILE):
         for row in range(0, rows, ROWS):
-            few = (row, min(ROWS, rows - row))
-            _sum(slots, few, some, sums)
-            _add_rest(slots, few, some, sums)
-            _finish(slots, few, some, sums)
+            _tile(slots, (row, min(ROWS, rows - row)), (output, min(_TILE, end - output)))
 
 
 @inlined
-def _sum(slots: Slots, rows: Part, outputs: Part, sums: Array) -> None:
-    """Puts dot products into `sums`, of the inputs that fill vectors."""
-    x, weight = matrix(slots, _X), matrix(slots, _WEIGHT)
-    distance, size = x.shape[1] * x.itemsize, slot(slots, _INPUTS) * x.itemsize
-    of_x, last = slot(slots, _X) + rows[0] * distance, rows[1] - 1
+def _tile(slots: Slots, rows: Part, outputs: Part) -> None:
+    """Some outputs of some rows, each rounded and stored before the next.
+
+    Not all sums first and then all the rest in vectors, which would be less work: memory was then read at half the
+    speed, asked for ahead or not.
+    """
+    x, weight, inputs = matrix(slots, _X), matrix(slots, _WEIGHT), slot(slots, _INPUTS)
+    sums, begin, last = carray(scratch(ROWS), (ROWS,)), whole(slots, inputs), rows[1] - 1
+    distance, size = x.shape[1] * x.itemsize, inputs * x.itemsize
     apart = weight.shape[1] * weight.itemsize
-    of_weight, of_sums = slot(slots, _WEIGHT) + outputs[0] * apart, sums.ctypes.data
-    for output in range(outputs[1]):
-        places = (of_weight + output * apart, of_x, distance, last, size, of_sums + output * 4)
+    of_x, of_weight = slot(slots, _X) + rows[0] * distance, slot(slots, _WEIGHT)
+    for output in range(outputs[0], outputs[0] + outputs[1]):
+        places = (of_weight + output * apart, of_x, distance, last, size, sums.ctypes.data)
         if last == 0:
             dots1(slots, places)
         elif last == 1:
@@ -106,39 +106,30 @@ def _sum(slots: Slots, rows: Part, outputs: Part, sums: Array) -> None:
             dots4(slots, places)
         else:
             dots8(slots, places)
+        if begin < inputs:
+            _add_rest(x[rows[0] : rows[0] + rows[1], begin:inputs], weight[output, begin:inputs], sums)
+        _finish(slots, rows, output, sums)
 
 
 @inlined
-def _add_rest(slots: Slots, rows: Part, outputs: Part, sums: Array) -> None:
-    """Adds what the inputs add that fill no vector: none, in models that are not tiny."""
-    inputs = slot(slots, _INPUTS)
-    begin = whole(slots, inputs)
-    if begin == inputs:
-        return
-    x, weight = matrix(slots, _X), matrix(slots, _WEIGHT)
-    for row in range(rows[1]):
-        for output in range(outputs[1]):
-            total = sums[row, output]
-            for i in range(begin, inputs):
-                total += widen(x[rows[0] + row, i]) * widen(weight[outputs[0] + output, i])
-            sums[row, output] = total
+def _add_rest(x: Array, weight: Array, sums: Array) -> None:
+    """Adds the products of inputs that fill no vector: none, in models that are not tiny."""
+    for row in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            sums[row] += widen(x[row, i]) * widen(weight[i])
 
 
 @inlined
-def _finish(slots: Slots, rows: Part, outputs: Part, sums: Array) -> None:
+def _finish(slots: Slots, rows: Part, output: int, sums: Array) -> None:
     """Adds bias and residual, rounds and stores."""
     out, bias, plus = matrix(slots, _OUT), vector(slots, _BIAS), matrix(slots, _PLUS)
-    first, count = outputs
-    for row in range(rows[1]):
+    for each in range(rows[1]):
+        total = sums[each]
         if bias.shape[0] > 0:
-            for output in range(count):
-                sums[row, output] += widen(bias[first + output])
+            total += widen(bias[output])
         if plus.shape[0] > 0:
-            for output in range(count):
-                sums[row, output] += widen(plus[rows[0] + row, first + output])
-        target = out[rows[0] + row, first : first + count]
-        for output in range(count):
-            target[output] = narrow(sums[row, output], out)
+            total += widen(plus[rows[0] + each, output])
+        out[rows[0] + each, output] = narrow(total, out)
 
 
 _FEW = Kernel(_few)
