@@ -204,7 +204,10 @@ def _read(slots: Slots, item: Item, blocks: Array) -> None:
     low, high = pairs[0, 1], pairs[0, 2]
     for i in range(len(pairs)):
         low, high = min(low, pairs[i, 1]), max(high, pairs[i, 2])
-    for start in range(low // size, len(blocks), tile):
+    begin = low // size
+    for i in range(begin, min(begin + tile, len(blocks))):
+        _ask(slots, _KEYS, head_row + blocks[i] * block_rows, keys)
+    for start in range(begin, len(blocks), tile):
         end = min(start + tile, len(blocks))
         for i in range(start, end):
             row, skip = head_row + blocks[i] * block_rows, max(low - i * size, 0)

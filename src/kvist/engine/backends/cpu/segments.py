@@ -16,8 +16,8 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 ROWS_MAX = 32
 """Rows of one segment at most: what a thread holds for them stays in the processor's second cache."""
 
-PIECE_TOKENS = 256
-"""A context is not divided into less: a partial result costs about what four tokens cost."""
+PIECE_TOKENS = 384
+"""A context is not divided into less: a segment begins with memory that nobody could ask for ahead of time."""
 
 PIECES = 16
 """Into about how many pieces the work of a step is divided, where it is enough."""
@@ -183,8 +183,8 @@ def _few(members: Integers, rows: Integers) -> Iterator[Integers]:
 def _cut(spans: _Spans, rows: Integers, least: int) -> tuple[Integers, Integers, Integers]:
     """Pieces of about equal work and at least `least` blocks: of which span, its first block in it, how many."""
     work = spans.blocks * (_BLOCK_WORK + _ROW_WORK * rows)
-    pieces = np.maximum(work * PIECES // max(int(work.sum()), 1), 1)
-    each = np.maximum(-(-spans.blocks // pieces), least)
+    pieces = np.maximum(np.minimum(work * PIECES // max(int(work.sum()), 1), spans.blocks // least), 1)
+    each = -(-spans.blocks // pieces)
     pieces = -(-spans.blocks // each)
     span = np.repeat(np.arange(len(pieces)), pieces)
     offset = _runs(np.zeros_like(pieces), pieces) * each[span]

@@ -139,6 +139,7 @@ def test_a_long_context_is_divided_evenly_into_a_bounded_number(tokens: int) -> 
     lengths: Integers = found.segments[:, 1]
     assert len(lengths) <= PIECES
     assert min(lengths[:-1], default=blocks) * SIZE >= PIECE_TOKENS
+    assert lengths.max() - lengths.min() < len(lengths)
     assert lengths.sum() == blocks
     assert found.partials == (len(lengths) if len(lengths) > 1 else 0)
 

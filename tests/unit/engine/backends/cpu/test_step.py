@@ -7,8 +7,7 @@ from kvist.base.ids import BlockId, RequestId, TokenId
 from kvist.base.units import Tokens
 from kvist.engine.backends.attention import PagedStep
 from kvist.engine.backends.cpu.kernel import Program, run
-from kvist.engine.backends.cpu.segments import ROWS_MAX
-from kvist.engine.backends.cpu.step import CpuMemory, CpuStep
+from kvist.engine.backends.cpu.step import ROWS_FEW, CpuMemory, CpuStep
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.masks import MaskCache
 from kvist.engine.backends.tiles import TILE_ROWS, AttentionRule
@@ -23,7 +22,7 @@ GROUPS = (
     KvGroup(layers=(1,), kv_heads=KV_HEADS, head_dim_k=WIDTH_K, head_dim_v=WIDTH_V, window=Tokens(WINDOW)),
 )
 PLACES = {0: (0, 0), 2: (0, 1), 1: (1, 0)}
-MIXED = [(0, 1), (17, 1), (100, ROWS_MAX), (90, ROWS_MAX + 1), (0, 70), (130, 1)]
+MIXED = [(0, 1), (17, 1), (100, ROWS_FEW), (90, ROWS_FEW + 1), (0, 70), (130, 1)]
 SCATTERED = torch.randperm(BLOCKS, generator=torch.Generator().manual_seed(6)).tolist()
 
 
