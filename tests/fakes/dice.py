@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from kvist.engine.draw import uniform
+from blake3 import blake3
 
 T = TypeVar("T")
 
@@ -18,7 +18,8 @@ class Dice:
     def number(self, least: int, most: int) -> int:
         """A number in [least, most], each as likely as the others."""
         self._throws += 1
-        return least + int(uniform(self._seed, self._throws) * (most - least + 1))
+        digest = blake3(f"{self._seed}:{self._throws}".encode()).digest(length=8)
+        return least + int((int.from_bytes(digest, "little") >> 11) / (1 << 53) * (most - least + 1))
 
     def pick(self, options: Sequence[T]) -> T:
         """One of the options, each as likely as the others."""

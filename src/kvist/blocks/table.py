@@ -166,12 +166,14 @@ class BlockTable:
         if full <= self._sealed:
             return kept
         self._note_change(self._sealed)
+        groups = tuple(zip(self.groups, self._cache.pools, self._cache.windows, strict=True))
         for index in range(self._sealed, full):
-            for group, (pool, window) in enumerate(zip(self._cache.pools, self._cache.windows, strict=True)):
+            for group, (table, pool, window) in enumerate(groups):
                 block = pool.seal(self._entry(group, index), self._owner, chain[index], keep=False)
-                self.groups[group][index] = block
-                if window is None or self._retention.keeps(index * size, (index + 1) * size, window, marks):
-                    self._keep(group, index, kept)
+                table[index] = block
+                is_wanted = window is None or self._retention.keeps(index * size, (index + 1) * size, window, marks)
+                if is_wanted and pool.keep(block):
+                    kept.append(Kept(group=GroupId(group), index=index, block=block, hash=chain[index]))
         self._sealed = full
         for group, window in enumerate(self._cache.windows):
             if window is None:

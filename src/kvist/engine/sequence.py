@@ -13,9 +13,12 @@ from kvist.blocks.prefix import Hit
 from kvist.blocks.table import BlockTable, Kept
 from kvist.blocks.window import Marks
 from kvist.engine.batch import Drawn, DrawSpec
-from kvist.engine.draw import uniform
+from kvist.engine.draw import uniforms
 from kvist.engine.messages import Finished, FinishReason
 from kvist.engine.request import Request
+
+_NUMBERS = 32
+"""So many numbers for draws are made at once."""
 
 
 class Work(NamedTuple):
@@ -55,6 +58,7 @@ class Sequence:
         self.computed = 0
         self.quiet_below = 0
         self._ever = 0
+        self._numbered, self._numbers = range(0), list[float]()
         self._certain = None if request.sampling.temperature else DrawSpec(request.sampling, 0.0)
         self.tokens_cached = 0
         self.tokens_output = 0
@@ -119,19 +123,25 @@ class Sequence:
             return None
         if self._certain is not None:
             return self._certain
-        sampling = self.request.sampling
-        return DrawSpec(sampling, uniform(sampling.seed, self.tokens_output))
+        if self.tokens_output not in self._numbered:
+            self._numbered = range(self.tokens_output, self.tokens_output + _NUMBERS)
+            self._numbers = uniforms(self.request.sampling.seed, self.tokens_output, _NUMBERS)
+        return DrawSpec(self.request.sampling, self._numbers[self.tokens_output - self._numbered.start])
 
     def advance(self, count: int, block_tokens: int) -> Work:
         """Records that `count` tokens were computed, and seals the blocks they filled."""
         start, end, prompt = self.computed, self.computed + count, len(self.request.prompt)
         ever, self.computed = self.computed_ever, end
         self.quiet_below = 0 if end < max(prompt, self._ever) else (end // block_tokens + 1) * block_tokens
+        kept = self.table.commit(self.chain.extend_to(self.tokens), end, self.marks)
+        blocks = end // block_tokens - start // block_tokens
+        if start >= prompt and start == ever:
+            return Work(0, 0, blocks, kept)
         return Work(
             prompt=max(0, min(end, prompt) - max(ever, start)),
             again=max(0, min(ever, end) - start),
-            blocks=end // block_tokens - start // block_tokens,
-            kept=self.table.commit(self.chain.extend_to(self.tokens), end, self.marks),
+            blocks=blocks,
+            kept=kept,
         )
 
     def append(self, drawn: Drawn) -> FinishReason | None:

@@ -3,7 +3,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvist.engine.draw import uniform
+from kvist.engine.draw import uniform, uniforms
 
 Seeds = st.integers(-(2**63), 2**64 - 1)
 Places = st.integers(0, 2**31)
@@ -26,9 +26,14 @@ def test_seed_and_place_do_not_run_into_each_other() -> None:
 
 
 @given(Seeds, Places)
-def test_a_number_is_53_bits_of_the_digest_of_seed_and_place(seed: int, index: int) -> None:
-    bits = int.from_bytes(blake3(f"{seed}:{index}".encode()).digest()[:8], "little") // 2**11
+def test_a_number_is_53_bits_of_the_stream_of_its_seed(seed: int, index: int) -> None:
+    bits = int.from_bytes(blake3(str(seed).encode()).digest(length=8, seek=8 * index), "little") // 2**11
     assert uniform(seed, index) == bits / 2**53
+
+
+@given(Seeds, Places, st.integers(0, 40))
+def test_numbers_made_together_are_those_made_one_by_one(seed: int, start: int, count: int) -> None:
+    assert uniforms(seed, start, count) == [uniform(seed, start + place) for place in range(count)]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63])

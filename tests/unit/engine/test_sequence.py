@@ -78,8 +78,8 @@ def test_a_token_is_drawn_after_the_last_and_only_there() -> None:
 
 
 def test_each_draw_has_the_number_of_its_place_in_the_output() -> None:
-    sequence = sequence_of(2)
-    for place in range(4):
+    sequence = sequence_of(2, 100)
+    for place in range(70):
         sequence.table.grow(len(sequence.tokens))
         draw = sequence.draw_after(sequence.remaining)
         assert draw is not None
