@@ -51,6 +51,10 @@ def check_whereabouts(cache: PrefixCache, where: Whereabouts) -> None:
     assert holding or not len(where.in_flight), "blocks are in flight and nobody runs"
     ids = [sequence.request.id for sequence in (*holding, *where.waiting)]
     assert sorted(ids) == sorted(where.live), f"in no queue, or in two: {ids} against {set(where.live)}"
+    seats = [sequence.seat for sequence in where.running]
+    assert None not in seats, "a running request does not sit"
+    assert len(set(seats)) == len(seats), f"two sit on one seat: {seats}"
+    assert all(sequence.seat is None for sequence in (*where.loading, *where.waiting)), "who does not run sits"
     ran = {sequence.request.id for sequence in where.running}
     strays = where.loading.tickets.keys() - (set(where.live) - ran)
     assert not strays, f"tickets of {strays} are left"

@@ -47,6 +47,14 @@ def run_what_is_not_loaded(core: EngineCore) -> None:
     core._running[RequestId("loads")] = load.sequence
 
 
+def stand_up(core: EngineCore) -> None:
+    core._seats.leave(core._running[RequestId("runs")])
+
+
+def sit_without_running(core: EngineCore) -> None:
+    core._seats.seat(core._waiting[0])
+
+
 def lose_a_request(core: EngineCore) -> None:
     core._waiting.pop()
 
@@ -70,6 +78,8 @@ def ask_for_who_runs(core: EngineCore) -> None:
         (lose_a_block_of_a_load, "block"),
         (let_a_waiting_one_hold_blocks, "held by|waiting"),
         (run_what_is_not_loaded, "not loaded"),
+        (stand_up, "a running request does not sit"),
+        (sit_without_running, "who does not run sits"),
         (lose_a_request, "in no queue, or in two"),
         (run_twice, "in no queue, or in two"),
         (leave_a_ticket, "tickets of {'gone'} are left"),
