@@ -9,14 +9,16 @@ from functools import cache, partial
 import torch
 from transformers import PreTrainedModel
 
+import kept_kernels
 from kvist.base.ids import BlockHash, BlockId, RequestId, TenantId, TokenId
 from kvist.base.units import Bytes, Tokens
 from kvist.blocks.keys import namespace_of
 from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import PrefixCache
 from kvist.engine.backends import attention
+from kvist.engine.backends.cpu.layer import fuse
 from kvist.engine.backends.kv_store import KvStore
-from kvist.engine.backends.torch_backend import TorchBackend
+from kvist.engine.backends.torch_backend import LayOut, TorchBackend, by_kernels, by_torch
 from kvist.engine.batch import Batch, Chunk
 from kvist.engine.below import Below
 from kvist.engine.core import EngineCore
@@ -27,6 +29,8 @@ from kvist.geometry.config import geometry_from_config
 from kvist.geometry.groups import KvGroup, ModelGeometry
 from kvist.planner.budget import blocks_held_peak
 from tiny_models import tiny_configs, tiny_model
+
+kept_kernels.keep()
 
 CPU = torch.device("cpu")
 
@@ -44,17 +48,28 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A tiny model as Kvist serves it, and the same weights as transformers runs them."""
+    """A tiny model as Kvist serves it, and the same weights as transformers runs them.
+
+    Attributes:
+        lay_out: what the served model's steps attend by.
+    """
 
     served: PreTrainedModel
+    lay_out: Callable[[KvStore], LayOut]
     plain: PreTrainedModel
     geometry: ModelGeometry
     dtype: torch.dtype
 
 
 @cache
-def subject(name: str, dtype: torch.dtype = torch.float32) -> Subject:
-    """The tiny model of this name, made once; transformers' own attention is the one written out in full."""
+def subject(name: str, dtype: torch.dtype = torch.float32, *, kernels: bool = True) -> Subject:
+    """The tiny model of this name, made once; transformers' own attention is the one written out in full.
+
+    Args:
+        name: of the variant.
+        dtype: of its weights.
+        kernels: whether it is served as on a CPU, by kernels and with layers fused, or as everywhere else.
+    """
     attention.register()
     # Of a configuration each: a model's attention is written in it.
     served, plain = (tiny_model(tiny_configs()[name], dtype=dtype) for _ in range(2))
@@ -62,7 +77,11 @@ def subject(name: str, dtype: torch.dtype = torch.float32) -> Subject:
     plain.set_attn_implementation("eager")
     # Nothing ends a text early, and no token is ever forbidden for fear that it might.
     plain.generation_config.eos_token_id = None
-    return Subject(served=served, plain=plain, geometry=geometry_from_config(served.config.to_dict()), dtype=dtype)
+    geometry = geometry_from_config(served.config.to_dict())
+    if kernels:
+        assert fuse(served, {layer: group.window for group in geometry.groups for layer in group.layers})
+    lay_out = by_kernels if kernels else by_torch
+    return Subject(served=served, lay_out=lay_out, plain=plain, geometry=geometry, dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +112,8 @@ class RecordingBackend(TorchBackend):
         watch: does each computation of logits, the only thing that writes into blocks, and may look before and after.
     """
 
-    def __init__(self, model: PreTrainedModel, store: KvStore) -> None:
-        super().__init__(model, store)
+    def __init__(self, model: PreTrainedModel, store: KvStore, lay_out: LayOut) -> None:
+        super().__init__(model, store, lay_out)
         self.batches: list[tuple[Chunk, ...]] = []
         self.rows: dict[RequestId, list[torch.Tensor]] = defaultdict(list)
         self.watch: Callable[[Callable[[], torch.Tensor]], torch.Tensor] = lambda compute: compute()
@@ -140,7 +159,7 @@ class TinyEngine:
         self.pools = [BlockPool(shape.blocks) for _ in groups]
         windows = [group.window for group in groups]
         cache = PrefixCache(namespace_of({}), self.pools, windows, block_tokens=shape.block_tokens)
-        self.backend = RecordingBackend(subject.served, self.store)
+        self.backend = RecordingBackend(subject.served, self.store, subject.lay_out(self.store))
         self.core = EngineCore(self.backend, cache, _settings(shape, groups), secret=bytes(32), below=below)
         self._wait = wait
         self.events: dict[RequestId, list[Event]] = defaultdict(list)

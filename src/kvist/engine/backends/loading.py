@@ -11,7 +11,8 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from kvist.base.errors import CapacityError, ModelError
 from kvist.base.units import Bytes
 from kvist.engine.backends import attention
-from kvist.engine.backends.device import is_out_of_memory
+from kvist.engine.backends.cpu.layer import FusedLayer, FusedNorm, fuse
+from kvist.engine.backends.device import is_out_of_memory, runs_kernels
 from kvist.engine.backends.foreign import translated
 from kvist.geometry.groups import ModelGeometry
 
@@ -28,6 +29,8 @@ def load_model(
     directory: Path, geometry: ModelGeometry, *, dtype: torch.dtype, device: torch.device
 ) -> PreTrainedModel:
     """Loads weights for inference; reaches no network and runs no code from the directory.
+
+    Where kernels compute, the layers of known models are replaced; see `kvist.engine.backends.cpu.layer`.
 
     Raises:
         ModelError: the files do not make a model, or not the one that `geometry` describes.
@@ -50,15 +53,17 @@ def load_model(
             )
             # The stubs do not know that asking for `output_loading_info` makes a pair of the answer.
             model, differences = cast("tuple[PreTrainedModel, Differences]", loaded)
+            check_weights(directory, differences)
+            check_model(model, geometry)
             torch.nn.Module.to(model, device)
+            if runs_kernels(device, dtype):
+                fuse(model, _windows(geometry))
             if device.type == "cpu":
                 _own(model)
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 raise CapacityError(f"the weights in {directory} do not fit into memory: {error}") from error
             raise
-    check_weights(directory, differences)
-    check_model(model, geometry)
     return model
 
 
@@ -68,8 +73,11 @@ def _own(model: PreTrainedModel) -> None:
     Mapped ones come into memory as they are first read, so that the first step would be charged with them and the
     system would count them among what is free; and whoever shortens a mapped file ends the process that reads it.
     """
+    fused = (module for module in model.modules() if isinstance(module, FusedLayer | FusedNorm))
+    copied = {id(parameter) for module in fused for parameter in module.parameters()}
     for parameter in model.parameters():
-        parameter.data = parameter.data.clone()
+        if id(parameter) not in copied:
+            parameter.data = parameter.data.clone()
 
 
 def check_weights(directory: Path, differences: Differences) -> None:
@@ -96,7 +104,7 @@ def check_model(model: PreTrainedModel, geometry: ModelGeometry) -> None:
     Raises:
         ModelError: naming the layer and both values; serving it would attend to the wrong keys.
     """
-    windows = {layer: group.window for group in geometry.groups for layer in group.layers}
+    windows = _windows(geometry)
     positions = geometry.positions_max
     modules = [module for module in model.modules() if hasattr(module, "layer_idx") and hasattr(module, "o_proj")]
     found = {attention.layer_index(module): module for module in modules}
@@ -107,6 +115,11 @@ def check_model(model: PreTrainedModel, geometry: ModelGeometry) -> None:
         # A window that no sequence outgrows is full attention.
         if (window if window and window < positions else None) != windows[layer]:
             raise ModelError(f"layer {layer} attends to a window of {window}, its configuration says {windows[layer]}")
+
+
+def _windows(geometry: ModelGeometry) -> dict[int, int | None]:
+    """How far each layer looks back; None means to the beginning."""
+    return {layer: group.window for group in geometry.groups for layer in group.layers}
 
 
 def _window_of(module: torch.nn.Module, model: PreTrainedModel) -> int | None:

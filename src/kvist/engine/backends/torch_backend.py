@@ -4,7 +4,7 @@ Knows how to turn a batch of plain data into one forward pass and back. Everythi
 another model family needs lies beside it: `device`, `loading`, `attention`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 
@@ -14,28 +14,56 @@ from transformers import PreTrainedModel
 from kvist.base.errors import CapacityError
 from kvist.base.ids import BlockId
 from kvist.engine.backend import BackendError
-from kvist.engine.backends.attention import PagedStep
-from kvist.engine.backends.device import is_out_of_memory
+from kvist.engine.backends.attention import PagedStep, Step
+from kvist.engine.backends.cpu.step import CpuMemory, CpuStep
+from kvist.engine.backends.device import is_out_of_memory, runs_kernels
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.masks import MaskCache
 from kvist.engine.backends.sampler import draw
 from kvist.engine.backends.tiles import TILE_ROWS
 from kvist.engine.batch import Batch, Drawn, Integers
 
+LayOut = Callable[[Batch], Step]
+"""Makes a step's attention of its batch."""
+
+
+def by_torch(store: KvStore) -> LayOut:
+    """Attention by operations of torch: on any device, in any dtype."""
+    masks = MaskCache(dtype=store.dtype, device=store.device, tile_rows=TILE_ROWS)
+    places = _places(store)
+    return lambda batch: PagedStep(batch, store, masks, places)
+
+
+def by_kernels(store: KvStore) -> LayOut:
+    """Attention by kernels, which fused layers need; where `runs_kernels` says so."""
+    memory = CpuMemory(store, _places(store))
+    return lambda batch: CpuStep(batch, memory)
+
+
+def _places(store: KvStore) -> dict[int, tuple[int, int]]:
+    """For each layer of the model its group and its index within the group."""
+    return {
+        layer: (group, place)
+        for group, layers in enumerate(group.layers for group in store.groups)
+        for place, layer in enumerate(layers)
+    }
+
 
 class TorchBackend:
     """Computes chunks with a model whose attention is `kvist.engine.backends.attention`."""
 
-    def __init__(self, model: PreTrainedModel, store: KvStore) -> None:
-        """Binds a loaded model to its KV tensors, which have its dtype and device."""
+    def __init__(self, model: PreTrainedModel, store: KvStore, lay_out: LayOut | None = None) -> None:
+        """Binds a loaded model to its KV tensors, which have its dtype and device.
+
+        Args:
+            model: with layers as they were, or fused; one step of it is computed at a time.
+            store: its KV tensors.
+            lay_out: how steps attend; None takes kernels where there are some.
+        """
         self.store = store
         self._model = model
-        self._masks = MaskCache(dtype=store.dtype, device=store.device, tile_rows=TILE_ROWS)
-        self._places = {
-            layer: (group, place)
-            for group, layers in enumerate(group.layers for group in store.groups)
-            for place, layer in enumerate(layers)
-        }
+        kernels = runs_kernels(store.device, store.dtype)
+        self._lay_out = lay_out or (by_kernels(store) if kernels else by_torch(store))
 
     def run(self, batch: Batch) -> Sequence[Drawn | None]:
         """Writes the KV of the batch and draws where a draw is wanted; see `Backend.run`."""
@@ -65,7 +93,7 @@ class TorchBackend:
                 position_ids=_row(batch.positions, device),
                 use_cache=False,
                 logits_to_keep=torch.tensor(last_rows, dtype=torch.long, device=device),
-                kvist=PagedStep(batch, self.store, self._masks, self._places),
+                kvist=self._lay_out(batch),
             )
         logits: torch.Tensor = output.logits[0]
         return logits

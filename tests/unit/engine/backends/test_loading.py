@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from kvist.base.errors import ModelError
 from kvist.base.units import Tokens
 from kvist.engine.backends.attention import IMPLEMENTATION
+from kvist.engine.backends.cpu.layer import FusedLayer
 from kvist.engine.backends.loading import check_model, load_model, weights_bytes
 from kvist.geometry.config import geometry_from_config
 from kvist.geometry.groups import ModelGeometry
@@ -59,6 +60,14 @@ def test_every_architecture_is_loaded_with_our_attention(name: str, tmp_path: Pa
     assert model.config._attn_implementation == IMPLEMENTATION
     assert not model.training
     assert {str(each.dtype) for each in model.parameters()} == {"torch.float32"}
+    assert {type(layer) for layer in model.get_decoder().layers} == {FusedLayer}
+
+
+@pytest.mark.parametrize("name", tiny_configs())
+def test_every_architecture_stays_as_it_is_where_no_kernels_compute(name: str, tmp_path: Path) -> None:
+    geometry = write(tmp_path, name)
+    model = load(tmp_path, geometry, torch.float16)
+    assert {type(layer).__module__.split(".")[0] for layer in model.get_decoder().layers} == {"transformers"}
     check_model(model, geometry)
 
 
@@ -215,7 +224,7 @@ def test_an_empty_or_absent_directory_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("window", [8, 23, 25, None])
 def test_another_window_is_refused(window: int | None) -> None:
-    model, geometry = subject("mistral-window").served, subject("mistral-window").geometry
+    model, geometry = subject("mistral-window").plain, subject("mistral-window").geometry
     (group,) = geometry.groups
     wrong = replace(geometry, groups=(replace(group, window=None if window is None else Tokens(window)),))
     with pytest.raises(ModelError, match=rf"layer 0 attends to a window of 24, its configuration says {window}"):
@@ -224,7 +233,7 @@ def test_another_window_is_refused(window: int | None) -> None:
 
 
 def test_layers_in_the_wrong_groups_are_refused() -> None:
-    model, geometry = subject("gemma3").served, subject("gemma3").geometry
+    model, geometry = subject("gemma3").plain, subject("gemma3").geometry
     full, sliding = geometry.groups
     swapped = (replace(full, layers=sliding.layers), replace(sliding, layers=full.layers))
     with pytest.raises(ModelError, match=r"attends to a window of"):
@@ -232,7 +241,7 @@ def test_layers_in_the_wrong_groups_are_refused() -> None:
 
 
 def test_layers_too_many_or_too_few_are_refused() -> None:
-    model, geometry = subject("llama").served, subject("llama").geometry
+    model, geometry = subject("llama").plain, subject("llama").geometry
     (group,) = geometry.groups
     for layers in ((0, 1, 2), (0, 1, 2, 3, 4), ()):
         with pytest.raises(ModelError, match=r"attention in layers \[0, 1, 2, 3\], its configuration says"):
@@ -245,7 +254,7 @@ def test_a_window_that_no_sequence_outgrows_is_full_attention(tmp_path: Path) ->
         reconfigure(tmp_path, sliding_window=window)
         geometry = geometry_from_config(json.loads((tmp_path / "config.json").read_text()))
         assert geometry.groups[0].window == (511 if window == 511 else None)
-        check_model(load(tmp_path, geometry), geometry)
+        check_model(load(tmp_path, geometry, torch.float16), geometry)
 
 
 def test_a_window_that_the_architecture_does_not_read_is_none(tmp_path: Path) -> None:
@@ -253,7 +262,7 @@ def test_a_window_that_the_architecture_does_not_read_is_none(tmp_path: Path) ->
     reconfigure(tmp_path, sliding_window=16)
     geometry = geometry_from_config(json.loads((tmp_path / "config.json").read_text()))
     assert [group.window for group in geometry.groups] == [None]
-    check_model(load(tmp_path, geometry), geometry)
+    check_model(load(tmp_path, geometry, torch.float16), geometry)
 
 
 @pytest.mark.parametrize("tied", [True, False])

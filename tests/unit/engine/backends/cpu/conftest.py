@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+import kept_kernels
+
+kept_kernels.keep()
+
 
 @pytest.fixture
 def torch_threads() -> Iterator[Callable[[int], None]]:
