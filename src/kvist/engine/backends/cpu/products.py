@@ -49,10 +49,11 @@ def project(
         assert program is None, f"{rows} rows of {x.dtype} are not computed by a kernel"
         return _many(x, weight, bias, plus)
     assert program is None or x.stride(-1) == 1, "what a program reads is there when it runs, and so cannot be a copy"
+    x = x if x.stride(-1) == 1 else x.contiguous()
     out = empty(program, rows, weight.shape[0], dtype=x.dtype)
     _FEW(
         x.dtype,
-        *kernel.matrix(x if x.stride(-1) == 1 else x.contiguous()),
+        *kernel.matrix(x),
         *kernel.matrix(weight),
         *kernel.matrix(out),
         *((0, 0) if bias is None else kernel.vector(bias)),
