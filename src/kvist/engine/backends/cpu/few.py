@@ -335,11 +335,13 @@ class Pool:
         keys: [kv_heads, tokens, head_dim_k], a head's tokens side by side.
         values: [kv_heads, tokens, head_dim_v].
         block_tokens: tokens of a block.
+        apart: tokens from one head to the next and from one block to the next; None where they are as in these shapes.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
     block_tokens: int
+    apart: tuple[int, int] | None = None
 
 
 class Readers:
@@ -377,6 +379,7 @@ def attend_few(  # noqa: PLR0913  five things are of attention, the sixth is whe
     rows, heads, width_k = query.shape
     kv_heads, tokens, width_v = pool.values.shape
     per, plan = heads // kv_heads, readers.plan
+    head_rows, block_rows = pool.apart or (tokens, pool.block_tokens)
     columns = max(TILE_TOKENS, pool.block_tokens) + KEYS
     work = readers.scratch.take("work", (torch.get_num_threads(), ROWS_MAX * per * (2 + width_v + columns)))
     partials = readers.scratch.take("partials", (plan.partials * heads, width_v + 2))
@@ -400,8 +403,8 @@ def attend_few(  # noqa: PLR0913  five things are of attention, the sixth is whe
         kv_heads,
         per,
         pool.block_tokens,
-        tokens,
-        pool.block_tokens,
+        head_rows,
+        block_rows,
         plan.units,
         kernel.real(rule.scaling),
         kernel.real(rule.softcap or 0.0),

@@ -27,6 +27,7 @@ class Case:
         self.tables: list[list[int]] = []
         self.starts: list[int] = []
         self.rows: list[int] = []
+        self.apart: tuple[int, int] | None = None
 
     def add(self, start: int, rows: int, *, shared: int = 0) -> None:
         """A sequence that begins with some blocks of the one before."""
@@ -58,7 +59,8 @@ class Case:
         )
         out = query.new_full((*query.shape[:2], self.values.shape[2]), float("nan"))
         readers = Readers(plan(given, block_tokens=self.size, window=rule.window), Scratch())
-        attend_few(query, Pool(keys=self.keys, values=self.values, block_tokens=self.size), readers, rule, out)
+        pool = Pool(keys=self.keys, values=self.values, block_tokens=self.size, apart=self.apart)
+        attend_few(query, pool, readers, rule, out)
         return out
 
     def expected(self, query: torch.Tensor, rule: AttentionRule) -> torch.Tensor:
@@ -152,6 +154,20 @@ def test_large_scores_stay_numbers() -> None:
     query = case.queries() * 1e4
     found = case.attend(query, rule())
     torch.testing.assert_close(found.double(), case.expected(query, rule()), atol=1e-5, rtol=0)
+
+
+def test_blocks_that_hold_all_heads_side_by_side() -> None:
+    case = Case((3, 2, 32, 48), 16, torch.float32)
+    case.add(400, 1)
+    case.add(30, 4)
+    query = case.queries()
+    expected = case.attend(query, rule())
+    case.keys, case.values = (
+        pool.unflatten(1, (BLOCKS, 16)).transpose(0, 1).contiguous().view(pool.shape)
+        for pool in (case.keys, case.values)
+    )
+    case.apart = (16, 3 * 16)
+    assert torch.equal(case.attend(query, rule()), expected)
 
 
 def test_what_is_no_number_stays_none() -> None:

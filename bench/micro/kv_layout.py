@@ -1,0 +1,226 @@
+"""How K and V may lie in G1: what each layout costs decode, the write of a prefill, and copies from the tiers.
+
+    python bench/micro/kv_layout.py --json bench/results/kv-layout.json
+
+Three layouts, of 30 layers with 3 KV heads of 64 numbers in bfloat16 and blocks of 16 tokens:
+
+    heads       [layers, kv_heads, blocks * block_tokens, head_dim], as the engine has it
+    blocks      [blocks, layers, kv_heads, block_tokens, head_dim]: one block is one run of memory
+    transposed  heads, with the keys of a block as [head_dim, block_tokens]: scores need no sum over a vector's numbers
+
+Blocks are scattered over the pool. Values lie alike in the first and the last, so of the last only scores are measured,
+beside scores of the first. Figures are processor time of one core.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from rounds import Case, parser_of, run
+
+from kvist.base.errors import KvistError
+from kvist.base.ids import BlockId
+from kvist.engine.backends.cpu.few import Pool, Readers, Scratch, attend_few
+from kvist.engine.backends.cpu.kernel import Kernel
+from kvist.engine.backends.cpu.numbers import Slots, integers, prefetch, slot
+from kvist.engine.backends.cpu.segments import Reading, plan
+from kvist.engine.backends.cpu.vectors import blend, score
+from kvist.engine.backends.kv_store import KvStore
+from kvist.engine.backends.tiles import AttentionRule
+from kvist.geometry.groups import KvGroup
+
+LAYERS, KV_HEADS, HEADS, WIDTH, SIZE = 30, 3, 9, 64, 16
+RULE = AttentionRule(window=None, scaling=0.125, softcap=None)
+PREFILL_TOKENS, COPIED_BLOCKS = 1024, 64
+BLOCK_BYTES = SIZE * WIDTH * 2
+
+
+def _scores(slots: Slots) -> None:
+    """Scores of three queries with blocks of keys as they lie: keys, query, into, head bytes, heads, then blocks."""
+    blocks, into = integers(slots, 5), slot(slots, 2)
+    for head in range(slot(slots, 4)):
+        begin = slot(slots, 0) + head * slot(slots, 3)
+        for i in range(len(blocks)):
+            ahead = begin + blocks[min(i + 4, len(blocks) - 1)] * BLOCK_BYTES
+            for byte in range(0, BLOCK_BYTES, 64):
+                prefetch(ahead + byte)
+            for m in range(3):
+                query = slot(slots, 1) + (head * 3 + m) * WIDTH * 2
+                for half in range(2):
+                    keys = begin + blocks[i] * BLOCK_BYTES + half * BLOCK_BYTES // 2
+                    score(slots, (query, keys, WIDTH * 2, 7, WIDTH, into + (m * SIZE + half * 8) * 4))
+
+
+def _scores_transposed(slots: Slots) -> None:
+    """The same of transposed keys; queries are float32, and scores are added to."""
+    blocks, into = integers(slots, 5), slot(slots, 2)
+    for head in range(slot(slots, 4)):
+        begin = slot(slots, 0) + head * slot(slots, 3)
+        query = slot(slots, 1) + head * 3 * WIDTH * 4
+        for i in range(len(blocks)):
+            ahead = begin + blocks[min(i + 4, len(blocks) - 1)] * BLOCK_BYTES
+            for byte in range(0, BLOCK_BYTES, 64):
+                prefetch(ahead + byte)
+            keys = begin + blocks[i] * BLOCK_BYTES
+            blend(slots, (keys, SIZE * 2, WIDTH, query, WIDTH * 4, 2, into, SIZE * 4, SIZE))
+
+
+SCORES, SCORES_TRANSPOSED = Kernel(_scores), Kernel(_scores_transposed)
+
+
+class Bench:
+    """Pools in each layout, and what is written and copied into them."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        torch.set_num_threads(1)
+        self.dice = np.random.default_rng(args.seed)
+        group = KvGroup(layers=tuple(range(LAYERS)), kv_heads=KV_HEADS, head_dim_k=WIDTH, head_dim_v=WIDTH)
+        device = torch.device("cpu")
+        self.heads, self.blocks = (
+            KvStore([group], [args.pool], block_tokens=SIZE, dtype=torch.bfloat16, device=device) for _ in range(2)
+        )
+        generator = torch.Generator().manual_seed(args.seed)
+        for tensor in (*self.heads.keys, *self.heads.values):
+            for layer in tensor:
+                layer.copy_(torch.randn(layer.shape, generator=generator))
+        for tensor in (*self.blocks.keys, *self.blocks.values):
+            tensor.copy_(self.heads.keys[0].view(tensor.shape))
+        shape = (args.pool, LAYERS, KV_HEADS, SIZE, WIDTH)
+        self.outermost = [tensor.view(shape) for tensor in (self.blocks.keys[0], self.blocks.values[0])]
+        self.order = self.dice.permutation(args.pool)
+        self.new = torch.randn(2, LAYERS, KV_HEADS, PREFILL_TOKENS, WIDTH, generator=generator).bfloat16()
+        self.payloads = self.dice.integers(0, 255, (COPIED_BLOCKS, 2 * LAYERS * KV_HEADS * BLOCK_BYTES), np.uint8)
+
+    def cases(self) -> list[Case]:
+        return [*self.decode(1, 3000), *self.decode(8, 1000), *self.scores(3000), *self.writes(), *self.copies()]
+
+    def decode(self, sequences: int, tokens: int) -> list[Case]:
+        each = -(-(tokens + 1) // SIZE)
+        one = np.ones(sequences, np.int64)
+        reading = Reading(
+            tables=self.order[: sequences * each].copy(),
+            offsets=np.arange(sequences) * each,
+            firsts=0 * one,
+            starts=tokens * one,
+            rows=one,
+            row=np.arange(sequences),
+        )
+        readers = Readers(plan(reading, block_tokens=SIZE, window=None), Scratch())
+        query = torch.randn(sequences, HEADS, WIDTH).bfloat16()
+        out = torch.empty_like(query)
+        keys, values = self.heads.keys[0], self.heads.values[0]
+        apart = (SIZE, LAYERS * KV_HEADS * SIZE)
+        pools = {
+            "heads": [Pool(keys=keys[layer], values=values[layer], block_tokens=SIZE) for layer in range(LAYERS)],
+            "blocks": [self._outermost(layer, apart) for layer in range(LAYERS)],
+        }
+
+        def attend(layers: list[Pool]) -> None:
+            for pool in layers:
+                attend_few(query, pool, readers, RULE, out)
+
+        name = f"decode, {sequences} x {tokens:,}"
+        count = sequences * tokens
+        return [
+            Case(name=f"{name}, {layout}", unit="tokens", units=count, run=lambda made=made: attend(made))
+            for layout, made in pools.items()
+        ]
+
+    def _outermost(self, layer: int, apart: tuple[int, int]) -> Pool:
+        keys, values = (tensor[:, layer].transpose(0, 1)[:, :, 0] for tensor in self.outermost)
+        return Pool(keys=keys, values=values, block_tokens=SIZE, apart=apart)
+
+    def scores(self, tokens: int) -> list[Case]:
+        blocks = self.order[: tokens // SIZE]  # of an array that is kept: kernels get its address
+        query, into = torch.randn(HEADS, WIDTH), torch.zeros(3, SIZE)
+        plain = query.bfloat16()
+        keys = self.heads.keys[0]
+        place = (keys.stride(1) * 2, KV_HEADS, blocks.ctypes.data, len(blocks))
+
+        def run_all(kernel: Kernel, asked: torch.Tensor) -> None:
+            for layer in keys:
+                kernel(torch.bfloat16, layer.data_ptr(), asked.data_ptr(), into.data_ptr(), *place)
+
+        return [
+            Case(name="scores, 1 x 3,000, heads", unit="tokens", units=tokens, run=lambda: run_all(SCORES, plain)),
+            Case(
+                name="scores, 1 x 3,000, transposed",
+                unit="tokens",
+                units=tokens,
+                run=lambda: run_all(SCORES_TRANSPOSED, query),
+            ),
+        ]
+
+    def writes(self) -> list[Case]:
+        count = PREFILL_TOKENS // SIZE
+        blocks = torch.from_numpy(self.order[:count].copy())
+        tokens = (blocks[:, None] * SIZE + torch.arange(SIZE)).flatten()
+        pools = (self.heads.keys[0], self.heads.values[0])
+
+        def heads() -> None:
+            for pool, new in zip(pools, self.new, strict=True):
+                for layer in range(LAYERS):
+                    pool[layer].index_copy_(1, tokens, new[layer])
+
+        def outermost() -> None:
+            for pool, new in zip(self.outermost, self.new, strict=True):
+                for layer in range(LAYERS):
+                    rows = new[layer].view(KV_HEADS, count, SIZE, WIDTH)
+                    pool[:, layer].index_copy_(0, blocks, rows.transpose(0, 1))
+
+        def transposed() -> None:
+            by_block = pools[0].view(LAYERS, KV_HEADS, -1, WIDTH, SIZE)
+            for layer in range(LAYERS):
+                rows = self.new[0, layer].view(KV_HEADS, count, SIZE, WIDTH)
+                by_block[layer].index_copy_(1, blocks, rows.transpose(2, 3))
+                pools[1][layer].index_copy_(1, tokens, self.new[1, layer])
+
+        runs = {"heads": heads, "blocks": outermost, "transposed": transposed}
+        return [
+            Case(name=f"write, {layout}", unit="tokens", units=PREFILL_TOKENS, run=call)
+            for layout, call in runs.items()
+        ]
+
+    def copies(self) -> list[Case]:
+        numbers = self.order[:COPIED_BLOCKS].tolist()
+        blocks = [BlockId(number) for number in numbers]
+        sources = [memoryview(payload) for payload in self.payloads]
+        half = self.payloads.shape[1] // 2
+        planes = [tensor.view(torch.uint8).numpy().reshape(len(tensor), -1) for tensor in self.outermost]
+        by_block = self.heads.keys[0].view(torch.int16).numpy().reshape(LAYERS, KV_HEADS, -1, WIDTH, SIZE)
+        values = self.heads.values[0].view(torch.int16).numpy().reshape(LAYERS, KV_HEADS, -1, SIZE, WIDTH)
+
+        def outermost() -> None:
+            for block, payload in zip(numbers, self.payloads, strict=True):
+                planes[0][block], planes[1][block] = payload[:half], payload[half:]
+
+        def transposed() -> None:
+            for block, payload in zip(numbers, self.payloads, strict=True):
+                keys = payload[:half].view(np.int16).reshape(LAYERS, KV_HEADS, SIZE, WIDTH)
+                by_block[:, :, block] = keys.swapaxes(2, 3)
+                values[:, :, block] = payload[half:].view(np.int16).reshape(LAYERS, KV_HEADS, SIZE, WIDTH)
+
+        runs = {"heads": lambda: self.heads.copy_in(0, blocks, sources), "blocks": outermost, "transposed": transposed}
+        return [
+            Case(name=f"copy in, {layout}", unit="bytes", units=self.payloads.size, run=call)
+            for layout, call in runs.items()
+        ]
+
+
+def cases(args: argparse.Namespace) -> list[Case]:
+    return Bench(args).cases()
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--pool", type=int, default=1024, help="blocks of the pool (%(default)s)")
+    run("kv_layout", argv, parser, cases)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except KvistError as error:
+        sys.exit(f"kv_layout: {error}")
