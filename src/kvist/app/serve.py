@@ -87,7 +87,8 @@ def _serve(config: ServeConfig, listeners: _Listeners, report: Report, on_ready:
             shown = f"[{host}]" if ":" in host else host
             on_ready(f"http://{shown}:{port}", started.budget)
 
-        share_interpreter()
+        if config.tiers:
+            share_interpreter()  # without movers, each switch that is forced on the engine only costs time
         # What is loaded by now stays to the end; to look through it again and again would stop every thread each time.
         gc.collect()
         gc.freeze()
