@@ -74,7 +74,7 @@ class Program:
         """
         self.table = array("q")
         self._arena = arena
-        self.used = 0 if beside is None else beside.used
+        self.used: int = 0 if beside is None else beside.used
         self._held: list[object] = []
 
     def empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:

@@ -157,7 +157,7 @@ class FusedLayer(nn.Module):
         """
         fused = self.fused
         rotation = position_embeddings if fused.is_rotated else None
-        if hidden.shape[-2] <= ROWS_FEW:
+        if hidden.shape[-2] <= ROWS_FEW and kvist.is_few:
             return self._compute_few(hidden, rotation, kvist)
         rows = hidden if hidden.dim() == 2 else hidden[0]
         qkv = _projected(_normed(rows, fused.before_attention), fused.qkv)
