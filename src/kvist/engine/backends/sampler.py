@@ -9,6 +9,8 @@ import torch
 
 from kvist.base.ids import TokenId
 from kvist.engine.backend import BackendError
+from kvist.engine.backends.cpu.best import best
+from kvist.engine.backends.cpu.kernel import DTYPES
 from kvist.engine.batch import Drawn, DrawSpec
 from kvist.engine.request import Sampling
 
@@ -23,16 +25,25 @@ def draw(logits: torch.Tensor, specs: Sequence[DrawSpec]) -> list[Drawn]:
     Raises:
         BackendError: a row is not a distribution (the model computed NaN).
     """
-    logits = logits.float()
-    best = logits.max(dim=-1)
-    if not bool(best.values.isfinite().all()):
+    greedy, finite = _greedy(logits)
+    if not finite:
         raise BackendError("the model computed logits that are not numbers")
-    greedy = best.indices.tolist()
     return [_draw_row(logits[row], spec, greedy[row]) for row, spec in enumerate(specs)]
+
+
+def _greedy(logits: torch.Tensor) -> tuple[list[int], bool]:
+    """The first of the most likely tokens of each row, and whether all rows are distributions."""
+    if logits.device.type == "cpu" and logits.dtype in DTYPES:
+        return best(logits)
+    top = logits.max(dim=-1)
+    return top.indices.tolist(), bool(top.values.isfinite().all())
 
 
 def _draw_row(logits: torch.Tensor, spec: DrawSpec, greedy: int) -> Drawn:
     sampling = spec.sampling
+    if sampling.temperature == 0 and sampling.logprobs is None:
+        return Drawn(token=TokenId(greedy))
+    logits = logits.float()
     token = greedy if sampling.temperature == 0 else _sample(logits, sampling, spec.uniform)
     if sampling.logprobs is None:
         return Drawn(token=TokenId(token))

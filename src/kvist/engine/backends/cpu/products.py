@@ -48,8 +48,9 @@ def project(
     if not 0 < rows <= ROWS_FEW or x.dtype not in DTYPES:
         assert program is None, f"{rows} rows of {x.dtype} are not computed by a kernel"
         return _many(x, weight, bias, plus)
-    assert program is None or x.stride(-1) == 1, "what a program reads is there when it runs, and so cannot be a copy"
-    x = x if x.stride(-1) == 1 else x.contiguous()
+    side_by_side = x.stride(-1) == 1 and (rows == 1 or x.stride(0) >= x.shape[1])
+    assert program is None or side_by_side, "what a program reads is there when it runs, and so cannot be a copy"
+    x = x if side_by_side else x.contiguous()
     out = empty(program, rows, weight.shape[0], dtype=x.dtype)
     _FEW(
         x.dtype,

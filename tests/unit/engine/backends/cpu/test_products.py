@@ -61,6 +61,8 @@ def test_rows_may_lie_apart_and_nothing_else_is_read_or_written(rows: int, dtype
     assert torch.equal(project(x, weight, plus=plus), alike)
     assert torch.equal(project(x.T.contiguous().T, weight, plus=plus), alike)
     assert torch.equal(plus, before)
+    same = x[:1].expand(rows, -1)
+    assert torch.equal(project(same, weight), project(same.clone(), weight))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
