@@ -13,6 +13,7 @@ import ctypes
 import hashlib
 import math
 import os
+import pickle
 import struct
 from array import array
 from collections.abc import Callable
@@ -31,6 +32,9 @@ DTYPES: dict[torch.dtype, Any] = {torch.bfloat16: types.uint16, torch.float32: t
 
 _LINE_BYTES = 64
 """What a processor reads at once; threads that write to the same of these wait for each other."""
+
+_NOT_KEPT = (OSError, EOFError, RuntimeError, ValueError, TypeError, LookupError, pickle.UnpicklingError)
+"""What the compiler raises where its directory cannot be written, or a file in it is torn or something else."""
 
 _keeps: list[Path] = []
 
@@ -125,7 +129,11 @@ class Kernel:
 
     def _compile(self, dtype: torch.dtype) -> tuple[int, object]:
         signature = types.void(types.CPointer(DTYPES[dtype]))
-        compiled = cfunc(signature, fastmath=FAST, error_model="numpy", cache=bool(_keeps))(self._function)
+        try:
+            compiled = cfunc(signature, fastmath=FAST, error_model="numpy", cache=bool(_keeps))(self._function)
+        except _NOT_KEPT:
+            # The directory is never needed: what cannot be read from it or written to it is compiled for this process.
+            compiled = cfunc(signature, fastmath=FAST, error_model="numpy")(self._function)
         self._addresses[dtype] = (compiled.address, compiled)
         return self._addresses[dtype]
 
