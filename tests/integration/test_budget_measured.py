@@ -20,9 +20,9 @@ TOKENS_MAX = 8192
 KV_BYTES = 200 * 2**20
 STEP_TOKENS = 1024
 SEQUENCES_MAX = 16
-GROWTH_SLACK = 160 * 2**20
-"""What else a process takes while it answers: the request, and what the allocator keeps between steps of different
-sizes, of which up to 100 MiB beyond the workspace were seen.
+GROWTH_SLACK = 64 * 2**20
+"""What else a process takes while it answers: the request, and products of sizes that the measured step had not. Each
+such size is compiled and kept, 0.7 MB, so attention of many rows has few (`kvist.engine.backends.cpu.many`).
 """
 
 
