@@ -55,8 +55,10 @@ class MemoryTrial:
 class TorchTrial:
     """A tiny Gemma 3, whose last layer can be made to fail as torch does."""
 
+    kernels = True
+
     def __init__(self) -> None:
-        tested = subject("gemma3")
+        tested = subject("gemma3", kernels=self.kernels)
         assert [group.window for group in tested.geometry.groups] == [None, WINDOW]
         store = KvStore(
             tested.geometry.groups,
@@ -65,7 +67,7 @@ class TorchTrial:
             dtype=torch.float32,
             device=torch.device("cpu"),
         )
-        self.backend: Backend = TorchBackend(tested.served, store)
+        self.backend: Backend = TorchBackend(tested.served, store, tested.lay_out(store))
         self.payload_bytes = [form_of(group, "float32", SIZE).payload_bytes for group in tested.geometry.groups]
         self._last_layer = tested.served.get_decoder().layers[-1]
 
@@ -84,8 +86,18 @@ class TorchTrial:
             handle.remove()
 
 
+class WithoutKernelsTrial(TorchTrial):
+    """The same on devices that have none."""
+
+    kernels = False
+
+
 Trial = MemoryTrial | TorchTrial
-BACKENDS: dict[str, type[Trial]] = {"MemoryBackend": MemoryTrial, "TorchBackend": TorchTrial}
+BACKENDS: dict[str, type[Trial]] = {
+    "MemoryBackend": MemoryTrial,
+    "TorchBackend": TorchTrial,
+    "TorchBackend without kernels": WithoutKernelsTrial,
+}
 
 
 @pytest.fixture(params=BACKENDS)

@@ -62,11 +62,12 @@ def case(name: str) -> Case:
 
 
 @every_model
-def test_cold_alone_and_warm_again(name: str) -> None:
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "torch"])
+def test_cold_alone_and_warm_again(name: str, kernels: bool) -> None:
     tested = case(name)
     cold, warm = [], []
     for prompt in tested.prompts:
-        engine = TinyEngine(tested.subject)
+        engine = TinyEngine(subject(name, kernels=kernels))
         cold.append(ask(engine, "cold", prompt, OUTPUT))
         warm.append(ask(engine, "warm", prompt, OUTPUT))
     tested.check(cold, "cold")
@@ -76,9 +77,10 @@ def test_cold_alone_and_warm_again(name: str) -> None:
 
 
 @every_model
-def test_in_a_batch_of_eight(name: str) -> None:
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "torch"])
+def test_in_a_batch_of_eight(name: str, kernels: bool) -> None:
     tested = case(name)
-    engine = TinyEngine(tested.subject)
+    engine = TinyEngine(subject(name, kernels=kernels))
     for how in ("cold together", "warm together"):
         for index, prompt in enumerate(tested.prompts):
             engine.submit(f"{how} {index}", prompt, OUTPUT)
