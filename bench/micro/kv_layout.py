@@ -22,9 +22,9 @@ from rounds import Case, parser_of, run
 
 from kvist.base.errors import KvistError
 from kvist.base.ids import BlockId
-from kvist.engine.backends.cpu.few import Pool, Readers, Scratch, attend_few
+from kvist.engine.backends.cpu.few import AHEAD_BLOCKS, Pool, Readers, Scratch, attend_few
 from kvist.engine.backends.cpu.kernel import Kernel
-from kvist.engine.backends.cpu.numbers import Slots, integers, prefetch, slot
+from kvist.engine.backends.cpu.numbers import Slots, integers, slot
 from kvist.engine.backends.cpu.segments import Reading, plan
 from kvist.engine.backends.cpu.vectors import blend, score
 from kvist.engine.backends.kv_store import KvStore
@@ -43,14 +43,12 @@ def _scores(slots: Slots) -> None:
     for head in range(slot(slots, 4)):
         begin = slot(slots, 0) + head * slot(slots, 3)
         for i in range(len(blocks)):
-            ahead = begin + blocks[min(i + 4, len(blocks) - 1)] * BLOCK_BYTES
-            for byte in range(0, BLOCK_BYTES, 64):
-                prefetch(ahead + byte)
+            near = (blocks[min(i + AHEAD_BLOCKS, len(blocks) - 1)] - blocks[i]) * BLOCK_BYTES
             for m in range(3):
                 query = slot(slots, 1) + (head * 3 + m) * WIDTH * 2
                 for half in range(2):
                     keys = begin + blocks[i] * BLOCK_BYTES + half * BLOCK_BYTES // 2
-                    score(slots, (query, keys, WIDTH * 2, 7, WIDTH, into + (m * SIZE + half * 8) * 4))
+                    score(slots, (query, keys, WIDTH * 2, 7, WIDTH, into + (m * SIZE + half * 8) * 4, near * (m == 0)))
 
 
 def _scores_transposed(slots: Slots) -> None:
@@ -60,11 +58,9 @@ def _scores_transposed(slots: Slots) -> None:
         begin = slot(slots, 0) + head * slot(slots, 3)
         query = slot(slots, 1) + head * 3 * WIDTH * 4
         for i in range(len(blocks)):
-            ahead = begin + blocks[min(i + 4, len(blocks) - 1)] * BLOCK_BYTES
-            for byte in range(0, BLOCK_BYTES, 64):
-                prefetch(ahead + byte)
+            near = (blocks[min(i + AHEAD_BLOCKS, len(blocks) - 1)] - blocks[i]) * BLOCK_BYTES
             keys = begin + blocks[i] * BLOCK_BYTES
-            blend(slots, (keys, SIZE * 2, WIDTH, query, WIDTH * 4, 2, into, SIZE * 4, SIZE))
+            blend(slots, (keys, SIZE * 2, WIDTH, query, WIDTH * 4, 2, into, SIZE * 4, near, SIZE))
 
 
 SCORES, SCORES_TRANSPOSED = Kernel(_scores), Kernel(_scores_transposed)

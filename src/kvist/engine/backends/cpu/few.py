@@ -41,6 +41,9 @@ from kvist.engine.backends.tiles import AttentionRule
 TILE_TOKENS = 128
 """Tokens whose scores are held at once: enough to vectorise over, few enough that K and V of a tile stay near."""
 
+AHEAD_BLOCKS = 3
+"""How many blocks ahead of the one that is read memory is asked for: two and four are as good, eight are too many."""
+
 _LOWEST = np.float32(-1e30)
 """Below every score, and finite: a difference of two of them is a number."""
 
@@ -82,8 +85,8 @@ def _address(_context: Node, array: Node) -> Node:
 
 
 @inlined
-def _score(slots: Slots, item: Item, spot: Spot) -> None:
-    """Scores of some tokens for all queries; columns beyond are overwritten."""
+def _score(slots: Slots, item: Item, spot: Spot, ahead: int) -> None:
+    """Scores of some tokens for all queries, asking for keys so many rows ahead; columns beyond are overwritten."""
     head, pairs, _, _, scores = item
     row, column, tokens = spot
     query, keys, per = matrix(slots, _QUERY), matrix(slots, _KEYS), slot(slots, _PER_KV_HEAD)
@@ -93,9 +96,10 @@ def _score(slots: Slots, item: Item, spot: Spot) -> None:
         asked, at = pairs[m // per, 0], (head * per + m % per) * width
         address = slot(slots, _QUERY) + (asked * query.shape[1] + at) * query.itemsize
         into = _address(scores) + (m * scores.shape[1] + column) * 4
+        near = ahead * size * (m == 0)  # the other queries would ask for the same
         for t in range(0, tokens, KEYS):
             last = min(tokens - t, KEYS) - 1
-            score(slots, (address, slot(slots, _KEYS) + (row + t) * size, size, last, width, into + t * 4))
+            score(slots, (address, slot(slots, _KEYS) + (row + t) * size, size, last, width, into + t * 4, near))
         if full < width:
             for t in range(tokens):
                 for d in range(full, width):
@@ -103,8 +107,8 @@ def _score(slots: Slots, item: Item, spot: Spot) -> None:
 
 
 @inlined
-def _gather(slots: Slots, item: Item, spot: Spot) -> None:
-    """Adds the values of some tokens to the sums of all queries, each under its weight."""
+def _gather(slots: Slots, item: Item, spot: Spot, ahead: int) -> None:
+    """Adds the values of some tokens to the sums of all queries, each under its weight; asks so many rows ahead."""
     _, _, _, sums, weights = item
     row, column, tokens = spot
     values = matrix(slots, _VALUES)
@@ -115,7 +119,8 @@ def _gather(slots: Slots, item: Item, spot: Spot) -> None:
         last = min(len(sums) - m, SETS) - 1
         into = _address(sums) + m * width * 4
         found = (slot(slots, _VALUES) + row * size, size, tokens)
-        blend(slots, (*found, address, weights.shape[1] * 4, last, into, width * 4, width))
+        near = ahead * size * (m == 0)
+        blend(slots, (*found, address, weights.shape[1] * 4, last, into, width * 4, near, width))
     if full < width:
         for m in range(len(sums)):
             for t in range(tokens):
@@ -205,20 +210,20 @@ def _read(slots: Slots, item: Item, blocks: Array) -> None:
     for i in range(len(pairs)):
         low, high = min(low, pairs[i, 1]), max(high, pairs[i, 2])
     begin = low // size
-    for i in range(begin, min(begin + tile, len(blocks))):
+    for i in range(begin, min(begin + AHEAD_BLOCKS, len(blocks))):
         _ask(slots, _KEYS, head_row + blocks[i] * block_rows, keys)
+        _ask(slots, _VALUES, head_row + blocks[i] * block_rows, values)
     for start in range(begin, len(blocks), tile):
         end = min(start + tile, len(blocks))
         for i in range(start, end):
             row, skip = head_row + blocks[i] * block_rows, max(low - i * size, 0)
-            _ask(slots, _VALUES, row, values)
-            _score(slots, item, (row + skip, (i - start) * size + skip, min(high - i * size, size) - skip))
+            near = (blocks[min(i + AHEAD_BLOCKS, len(blocks) - 1)] - blocks[i]) * block_rows
+            _score(slots, item, (row + skip, (i - start) * size + skip, min(high - i * size, size) - skip), near)
         _weigh_all(slots, item, start * size, (end - start) * size)
         for i in range(start, end):
             row, skip = head_row + blocks[i] * block_rows, max(low - i * size, 0)
-            if i + tile < len(blocks):
-                _ask(slots, _KEYS, head_row + blocks[i + tile] * block_rows, keys)
-            _gather(slots, item, (row + skip, (i - start) * size + skip, min(high - i * size, size) - skip))
+            near = (blocks[min(i + AHEAD_BLOCKS, len(blocks) - 1)] - blocks[i]) * block_rows
+            _gather(slots, item, (row + skip, (i - start) * size + skip, min(high - i * size, size) - skip), near)
 
 
 @inlined

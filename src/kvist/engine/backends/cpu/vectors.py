@@ -2,7 +2,9 @@
 
 The compiler makes neither of plain loops at the speed of memory: in the one it adds up each vector's numbers by itself,
 a third more work than the products; in the other it keeps sums in memory instead of registers. Processors that have dot
-products of bfloat16 (AVX512-BF16: twice the numbers in an instruction, and nothing is widened) use them.
+products of bfloat16 (AVX512-BF16: twice the numbers in an instruction, and nothing is widened) use them. And where
+blocks scatter, what is read next has to be asked for in small portions while this is computed with: asked for a block
+at a time, a core waits for the asking.
 """
 
 from collections.abc import Callable
@@ -21,6 +23,8 @@ KEYS = 8
 
 SETS = 4
 """At most so many sets of weights in one `blend`."""
+
+_LINE_BYTES = 64
 
 _INT16, _INT32, _INT64, _FLOAT = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 
@@ -69,6 +73,14 @@ def _load(builder: Node, address: Node, number: Node, lanes: int) -> Node:
     return builder.bitcast(builder.shl(bits, ir.Constant(wide, [16] * lanes)), ir.VectorType(_FLOAT, lanes))
 
 
+def _ask(builder: Node, address: Node) -> None:
+    """Has the memory around an address brought near, without waiting."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, _INT32, _INT32, _INT32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [builder.inttoptr(address, byte), _INT32(0), _INT32(3), _INT32(1)])
+
+
 def _fused(builder: Node, sums: Node, weight: Node, values: Node) -> Node:
     return builder.fadd(sums, builder.fmul(weight, values, flags=("contract",)), flags=("contract",))
 
@@ -101,7 +113,7 @@ def _loop(builder: Node, span: tuple[Node, Node, int], carried: list[Node], body
 
 def _columns(builder: Node, number: Node, places: list[Node], span: tuple[Node, Node], vectors: int) -> None:
     """Emits the pass over all columns of a span, so many vectors of them at a time."""
-    values, distance, tokens, weights, weight_distance, last, into, into_distance, _ = places
+    values, distance, tokens, weights, weight_distance, last, into, into_distance, ahead, _ = places
     lanes, size = _lanes(), 4 if number == types.float32 else 2
     sets = [_INT64(0)] + [
         builder.select(builder.icmp_signed("<", _INT64(one), last), _INT64(one), last) for one in range(1, SETS)
@@ -121,6 +133,8 @@ def _columns(builder: Node, number: Node, places: list[Node], span: tuple[Node, 
 
         def token(index: Node, sums: list[Node]) -> list[Node]:
             place = builder.add(start, builder.mul(index, distance))
+            for line in range(0, size * lanes * vectors, _LINE_BYTES):
+                _ask(builder, builder.add(builder.add(place, ahead), _INT64(line)))
             row = [
                 _load(builder, builder.add(place, _INT64(size * lanes * vector)), number, lanes)
                 for vector in range(vectors)
@@ -150,10 +164,11 @@ def _spread(builder: Node, number: Node, lanes: int) -> Node:
 def blend(_context: Node, like: Node, places: Node) -> Node:
     """Adds rows under up to four sets of weights to their sums; over the `blended` part of a row's numbers.
 
-    In kernels: `blend(slots, (values, distance, tokens, weights, weight_distance, last, into, into_distance, width))`:
+    In kernels: `blend(slots, (values, distance, tokens, weights, weight_distance, last, into, into_distance,
+    ahead, width))`:
     address of the first row, bytes between rows, how many; address of the first set of weights, float32, one for each
     row, and bytes between sets; the number of the last set that is there; address of the first set's sums, float32, and
-    bytes between sets; numbers of a row.
+    bytes between sets; how many bytes ahead of each row memory is asked for; numbers of a row.
     """
 
     def generate(context: Node, builder: Node, __: Node, arguments: Node) -> Node:
@@ -172,13 +187,14 @@ def blend(_context: Node, like: Node, places: Node) -> Node:
 def score(_context: Node, like: Node, places: Node) -> Node:
     """Stores the dot products of one query with up to eight keys, over the `scored` part of their numbers.
 
-    In kernels: `score(slots, (query, keys, distance, last, width, into))`: addresses of the query and of the first key,
-    bytes between keys, the number of the last key that is there, numbers of a key, and the address of eight float32;
-    those of keys that are not there mean nothing.
+    In kernels: `score(slots, (query, keys, distance, last, width, into, ahead))`: addresses of the query and of the
+    first key, bytes between keys, the number of the last key that is there, numbers of a key, the address of eight
+    float32, of which those of keys that are not there mean nothing, and how many bytes ahead of each key memory is
+    asked for.
     """
 
     def generate(context: Node, builder: Node, __: Node, arguments: Node) -> Node:
-        query, keys, distance, last, width, into = cgutils.unpack_tuple(builder, arguments[1])
+        query, keys, distance, last, width, into, ahead = cgutils.unpack_tuple(builder, arguments[1])
         number, lanes = like.dtype, _lanes()
         addresses = [query]
         for key in map(_INT64, range(KEYS)):
@@ -189,6 +205,8 @@ def score(_context: Node, like: Node, places: Node) -> Node:
         def step(at: Node, sums: list[Node]) -> list[Node]:
             byte = builder.mul(at, _INT64(4 if number == types.float32 else 2))
             places = [builder.add(address, byte) for address in addresses]
+            for place in places[1:]:
+                _ask(builder, builder.add(place, ahead))
             if _has_products(number):
                 asked, *read = [_load_plain(builder, place, 2 * lanes) for place in places]
                 return [_product(builder, total, asked, each) for total, each in zip(sums, read, strict=True)]

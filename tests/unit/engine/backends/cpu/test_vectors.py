@@ -12,13 +12,16 @@ BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 def _score(slots: Slots) -> None:
     width = slot(slots, 4)
-    score(slots, (slot(slots, 0), slot(slots, 1), slot(slots, 2), slot(slots, 3), scored(slots, width), slot(slots, 5)))
+    score(
+        slots,
+        (slot(slots, 0), slot(slots, 1), slot(slots, 2), slot(slots, 3), scored(slots, width), slot(slots, 5), 64),
+    )
 
 
 def _blend(slots: Slots) -> None:
     rows = (slot(slots, 0), slot(slots, 1), slot(slots, 2))
     weights = (slot(slots, 3), slot(slots, 4), slot(slots, 5))
-    blend(slots, (*rows, *weights, slot(slots, 6), slot(slots, 7), blended(slot(slots, 8))))
+    blend(slots, (*rows, *weights, slot(slots, 6), slot(slots, 7), 64, blended(slot(slots, 8))))
 
 
 SCORE, BLEND = Kernel(_score), Kernel(_blend)
