@@ -4,8 +4,8 @@
 
 A whole engine over a backend that computes nothing and answers one token always; whoever receives the answers does
 nothing with them. Requests have prompts of different lengths, so that in each step about one in sixteen of them fills a
-block. A round is as many steps as a block has tokens, several times over. With tiers, a tier in memory takes every
-block, and its bytes are copied by nobody: what is measured is the engine's thread, offers included.
+block. A round is as many steps as a block has tokens, twice over. With tiers, a tier in memory takes every block: what
+is measured is the engine's thread, offers included, while others move what it stores.
 """
 
 import argparse
