@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from engines import Child, Engine, Setting, child, child_commands, environment_of, served, server_commands
 from metrics import KVIST, TRANSFORMERS, Sample, Summary, Task, readings, summarise, tasks, without_prefixes
@@ -266,12 +267,17 @@ def write(run: Run, provenance: Provenance) -> None:
         write_json(run.args.json, content | {"versions": run.versions, "failures": run.failures})
 
 
+def asked_to_end(*_: object) -> NoReturn:
+    """Ends all stages; what was started is ended on the way out."""
+    sys.exit("compare: was asked to end")
+
+
 def main(argv: Sequence[str]) -> int:
     args = arguments(argv)
     if args.json is not None:
         check_writable(args.json)
     # An end that is asked for is an end like any other: children are ended too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare: was asked to end"))
+    signal.signal(signal.SIGTERM, asked_to_end)
     provenance = script_provenance("bench/peers/compare.py", argv, seed=args.seed)
     directory = str(locate(args.model).directory)
     shared = {name: getattr(args, name) for name in ("model", "threads", "dtype", "kv_mib")}
@@ -283,7 +289,11 @@ def main(argv: Sequence[str]) -> int:
         except KvistError as error:
             run.failures.append(f"{stage}: {error}")
             run.console.print(run.failures[-1], style="red", highlight=False, markup=False)
-        write(run, provenance)
+        except SystemExit:
+            run.failures.append(f"{stage}: was asked to end")
+            raise
+        finally:
+            write(run, provenance)
     Console(width=150).print(table(summarise(run.samples)))
     return 1 if run.failures else 0
 
