@@ -22,8 +22,8 @@ class VllmChild:
     def ask(self, prompts: Prompts, output: int) -> Answer:
         """All prompts at once; see `child`."""
         from vllm import SamplingParams  # noqa: PLC0415 - after the pipe was saved: it writes as it is imported
-        from vllm.inputs import TokensPrompt  # noqa: PLC0415
-        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
+        from vllm.inputs import TokensPrompt  # noqa: PLC0415 - see above
+        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415 - see above
 
         wanted = SamplingParams(
             temperature=0,
