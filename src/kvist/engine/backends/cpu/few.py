@@ -415,6 +415,8 @@ def attend_few(  # noqa: PLR0913  five things are of attention, the sixth is whe
         kernel.real(rule.softcap or 0.0),
         program=program,
     )
+    if program is not None:
+        program.hold(work, partials, readers)
     if plan.partials:
         slots = (out.data_ptr(), rows, out.stride(0), *kernel.matrix(partials), *readers.merges, heads)
         _merge_kernel(query.dtype, *slots, program=program)

@@ -92,6 +92,10 @@ class Program:
         self._held.append(found)
         return found
 
+    def hold(self, *memory: object) -> None:
+        """Keeps what the program's kernels read or write as long as the program is kept."""
+        self._held.extend(memory)
+
     def add(self, address: int, slots: "array[int]") -> None:
         """Adds a kernel that is compiled already."""
         self.table.extend((address, slots.buffer_info()[0]))

@@ -91,6 +91,7 @@ class CpuStep:
         self._memory = memory
         columns = _Columns(batch)
         self.is_few = not len(columns.many)
+        self.pending: list[Program] = []
         self._groups = [
             _group_step(columns, table, group.window, memory.scratch)
             for table, group in zip(batch.tables, memory.store.groups, strict=True)

@@ -3,14 +3,18 @@
 import os
 import subprocess
 import sys
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from kvist.engine.backends.cpu import kernel
-from kvist.engine.backends.cpu.kernel import Kernel, share
-from kvist.engine.backends.cpu.numbers import Slots, floats, slot
+from kvist.engine.backends.cpu.kernel import Arena, Kernel, Program, empty, run, share, vector
+from kvist.engine.backends.cpu.numbers import Slots, floats, slot, widen
+from kvist.engine.backends.cpu.numbers import narrow as narrowed
+from kvist.engine.backends.cpu.numbers import vector as vector_of
 
 ONE_PRODUCT = """
 import sys
@@ -80,3 +84,68 @@ def test_a_second_process_finds_what_the_first_compiled_and_a_torn_file_is_compi
 def test_a_directory_that_cannot_be_one_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     assert run_in(tmp_path / "file") == FOUND
+
+
+# Programs
+
+
+def _add_neighbours(slots: Slots) -> None:
+    """found[i] = x[i] + x[i + 1], around the end: threads read what others' parts of x are."""
+    x, found = vector_of(slots, 0), vector_of(slots, 2)
+    first, end = share(slot(slots, 1), 1)
+    for i in range(first, end):
+        found[i] = narrowed(widen(x[i]) + widen(x[(i + 1) % slot(slots, 1)]), found)
+
+
+ADD_NEIGHBOURS = Kernel(_add_neighbours)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_each_kernel_of_a_program_sees_all_that_the_one_before_wrote(
+    threads: int, torch_threads: Callable[[int], None]
+) -> None:
+    torch_threads(threads)
+    x = torch.arange(1000, dtype=torch.float32)
+    programs = [Program(Arena()), Program()]
+    held = [x]
+    for turn in range(20):
+        program = programs[turn // 10]
+        held.append(empty(program, 1000, dtype=torch.float32))
+        ADD_NEIGHBOURS(torch.float32, *vector(held[-2]), held[-1].data_ptr(), 1000, program=program)
+    for _ in range(30):
+        run(*programs)
+        wanted = x
+        for _ in range(20):
+            wanted = wanted + wanted.roll(-1)
+        assert torch.equal(held[-1], wanted)
+        x.mul_(0.5).add_(1)
+
+
+def test_programs_that_lie_beside_each_other_share_no_memory() -> None:
+    arena = Arena()
+    one = Program(arena)
+    first, second = one.empty(3, 5, dtype=torch.float32), one.empty(7, dtype=torch.bfloat16)
+    other = Program(arena, beside=one)
+    third = other.empty(100, dtype=torch.float32)
+    for index, tensor in enumerate((first, second, third)):
+        tensor.fill_(index)
+    assert first.unique().tolist() == [0]
+    assert second.unique().tolist() == [1]
+    assert third.unique().tolist() == [2]
+    assert all(tensor.data_ptr() % 64 == first.data_ptr() % 64 for tensor in (second, third))
+    assert Program(arena).empty(100, dtype=torch.float32).data_ptr() == arena.take(0, 1).data_ptr()
+
+
+def test_memory_without_a_program_is_its_own() -> None:
+    assert empty(None, 2, 3, dtype=torch.bfloat16).shape == (2, 3)
+    assert Program().empty(2, 3, dtype=torch.float32).untyped_storage().nbytes() == 24
+
+
+def test_a_program_keeps_what_it_is_given_to_hold() -> None:
+    tensor, program = torch.zeros(3), Program()
+    kept = weakref.ref(tensor)
+    program.hold(tensor)
+    del tensor
+    assert kept() is not None
+    del program
+    assert kept() is None
