@@ -37,6 +37,7 @@ from kvist.cost.prefill import PrefillModel, Work, prefill_model
 from kvist.engine.backends.cpu.kernel import keep_compiled
 from kvist.engine.backends.device import (
     bytes_free_on,
+    end_threads,
     meter_of,
     open_device,
     runs_kernels,
@@ -115,6 +116,7 @@ def started_engine(
         below = None if opened is None else _below(opened)
         ground = Ground(files=files, geometry=geometry, config=config, limits=limits)
         backend, budget = _allocated(ground, report)
+        end_threads()  # this thread computes no more, and the engine's own is not to wait for its threads
         core = EngineCore(
             backend,
             _cache(namespace, ground, budget, below),

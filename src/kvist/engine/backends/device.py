@@ -1,5 +1,8 @@
 """What differs between devices, in one place: names, dtypes, memory, threads and fast paths."""
 
+import ctypes
+import os
+
 import torch
 
 from kvist.base.errors import ConfigError
@@ -39,6 +42,24 @@ def is_out_of_memory(error: BaseException) -> bool:
 def set_threads(count: int) -> None:
     """Uses this many CPU threads for one operation; has no effect on a GPU's work."""
     torch.set_num_threads(count)
+
+
+_HARD = 2
+"""OpenMP's name for ending threads, and not only what they were told to do."""
+
+
+def end_threads() -> None:
+    """Ends the threads that compute for the calling one, which gets others when it computes again.
+
+    OpenMP keeps some for every thread that ever computed, those of a start too. Once there are more than cores, all of
+    them sleep whenever they wait, also within a step where they wait for each other several hundred times: a third of
+    the time of a decode step of a small model. Has no effect where another library than GNU's runs torch's threads.
+    """
+    try:
+        openmp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)  # the one that is loaded already, and no other
+        openmp.omp_pause_resource(_HARD, openmp.omp_get_initial_device())
+    except (OSError, AttributeError):
+        return
 
 
 def bytes_free_on(device: torch.device) -> Bytes | None:

@@ -1,5 +1,7 @@
 """Names of devices and dtypes, and which errors mean that memory is short."""
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -9,6 +11,7 @@ from kvist.base.errors import ConfigError
 from kvist.engine.backends.cpu.kernel import DTYPES
 from kvist.engine.backends.device import (
     bytes_free_on,
+    end_threads,
     is_out_of_memory,
     open_device,
     runs_kernels,
@@ -72,3 +75,25 @@ def test_threads_are_what_they_were_set_to() -> None:
             assert torch.get_num_threads() == count
     finally:
         set_threads(before)
+
+
+def test_threads_that_computed_for_one_that_computes_no_more_are_ended() -> None:
+    def counts() -> tuple[int, int, int, float]:
+        alone = _threads()
+        first = float(torch.ones(2**22).sum())
+        beside = _threads()
+        end_threads()
+        ended = _threads()
+        return beside - alone, ended - alone, torch.get_num_threads(), float(torch.ones(2**22).sum()) / first
+
+    before = torch.get_num_threads()
+    try:
+        set_threads(3)
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(counts).result() == (2, 0, 3, 1.0), "two more computed, none was left, and others came"
+    finally:
+        set_threads(before)
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
