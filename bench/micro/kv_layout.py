@@ -1,4 +1,4 @@
-"""How K and V may lie in G1: what each layout costs decode, the write of a prefill, and copies from the tiers.
+"""How K and V may lie in G1: what each layout costs decode, prefill's write and reading, and copies from the tiers.
 
     python bench/micro/kv_layout.py --json bench/results/kv-layout.json
 
@@ -8,13 +8,16 @@ Three layouts, of 30 layers with 3 KV heads of 64 numbers in bfloat16 and blocks
     blocks      [blocks, layers, kv_heads, block_tokens, head_dim]: one block is one run of memory
     transposed  heads, with the keys of a block as [head_dim, block_tokens]: scores need no sum over a vector's numbers
 
-Blocks are scattered over the pool. Values lie alike in the first and the last, so of the last only scores are measured,
-beside scores of the first. Figures are processor time of one core.
+Blocks are scattered over the pool, but where a case says that they follow each other. Values lie alike in the first and
+the last layout, so of the last only scores are measured, beside scores of the first. Attention of many rows multiplies
+matrices: it reads blocks of the first layout that follow each other in place, all others are gathered into memory that
+is held. Figures are processor time of one core.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +26,10 @@ from rounds import Case, parser_of, run
 from kvist.base.errors import KvistError
 from kvist.base.ids import BlockId
 from kvist.engine.backends.cpu.few import AHEAD_BLOCKS, Pool, Readers, Scratch, attend_few
-from kvist.engine.backends.cpu.kernel import Kernel
-from kvist.engine.backends.cpu.numbers import Slots, integers, slot
+from kvist.engine.backends.cpu.kernel import Kernel, vector
+from kvist.engine.backends.cpu.many import ManyRows
+from kvist.engine.backends.cpu.numbers import Slots, integers, prefetch, slot
+from kvist.engine.backends.cpu.numbers import vector as vector_of
 from kvist.engine.backends.cpu.segments import Reading, plan
 from kvist.engine.backends.cpu.vectors import blend, score
 from kvist.engine.backends.kv_store import KvStore
@@ -34,7 +39,9 @@ from kvist.geometry.groups import KvGroup
 LAYERS, KV_HEADS, HEADS, WIDTH, SIZE = 30, 3, 9, 64, 16
 RULE = AttentionRule(window=None, scaling=0.125, softcap=None)
 PREFILL_TOKENS, COPIED_BLOCKS = 1024, 64
+CONTEXTS = (1024, 3072)
 BLOCK_BYTES = SIZE * WIDTH * 2
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def _scores(slots: Slots) -> None:
@@ -63,7 +70,20 @@ def _scores_transposed(slots: Slots) -> None:
             blend(slots, (keys, SIZE * 2, WIDTH, query, WIDTH * 4, 2, into, SIZE * 4, near, SIZE))
 
 
-SCORES, SCORES_TRANSPOSED = Kernel(_scores), Kernel(_scores_transposed)
+def _gather(slots: Slots) -> None:
+    """Copies one layer's blocks of blocks outermost by heads: the layer, into, blocks; asks for three blocks ahead."""
+    layer, into, blocks = vector_of(slots, 0), vector_of(slots, 2), integers(slots, 4)
+    run, apart = SIZE * WIDTH, LAYERS * KV_HEADS * SIZE * WIDTH
+    for i in range(len(blocks)):
+        begin, near = blocks[i] * apart, blocks[min(i + AHEAD_BLOCKS, len(blocks) - 1)] * apart
+        for head in range(KV_HEADS):
+            for ahead in range(0, run, 32):
+                prefetch(slot(slots, 0) + (near + head * run + ahead) * 2)
+            at = (head * len(blocks) + i) * run
+            into[at : at + run] = layer[begin + head * run : begin + (head + 1) * run]
+
+
+SCORES, SCORES_TRANSPOSED, GATHER = Kernel(_scores), Kernel(_scores_transposed), Kernel(_gather)
 
 
 class Bench:
@@ -90,13 +110,21 @@ class Bench:
         self.payloads = self.dice.integers(0, 255, (COPIED_BLOCKS, 2 * LAYERS * KV_HEADS * BLOCK_BYTES), np.uint8)
 
     def cases(self) -> list[Case]:
-        return [*self.decode(1, 3000), *self.decode(8, 1000), *self.scores(3000), *self.writes(), *self.copies()]
+        follow = np.arange(len(self.order))
+        return [
+            *(case for size in ((1, 3000), (8, 1000)) for case in self.decode(*size, self.order)),
+            *(case for size in ((1, 3000), (8, 1000)) for case in self.decode(*size, follow, "blocks that follow, ")),
+            *self.scores(3000),
+            *self.writes(),
+            *(case for columns in CONTEXTS for case in self.prefill(columns)),
+            *self.copies(),
+        ]
 
-    def decode(self, sequences: int, tokens: int) -> list[Case]:
+    def decode(self, sequences: int, tokens: int, order: Numbers, which: str = "") -> list[Case]:
         each = -(-(tokens + 1) // SIZE)
         one = np.ones(sequences, np.int64)
         reading = Reading(
-            tables=self.order[: sequences * each].copy(),
+            tables=order[: sequences * each].copy(),
             offsets=np.arange(sequences) * each,
             firsts=0 * one,
             starts=tokens * one,
@@ -117,11 +145,47 @@ class Bench:
             for pool in layers:
                 attend_few(query, pool, readers, RULE, out)
 
-        name = f"decode, {sequences} x {tokens:,}"
+        name = f"decode, {sequences} x {tokens:,}, {which}".removesuffix(", ")
         count = sequences * tokens
         return [
             Case(name=f"{name}, {layout}", unit="tokens", units=count, run=lambda made=made: attend(made))
             for layout, made in pools.items()
+        ]
+
+    def prefill(self, columns: int) -> list[Case]:
+        """Reading a context and attention of the last rows of it."""
+        many, count = ManyRows(), columns // SIZE
+        query = torch.randn(PREFILL_TOKENS, HEADS, WIDTH).bfloat16()
+        out = torch.empty_like(query)
+        held = torch.empty(2, KV_HEADS, count, SIZE * WIDTH, dtype=torch.bfloat16)
+        blocks = torch.from_numpy(self.order[:count].copy())
+        pools = (self.heads.keys[0], self.heads.values[0])
+        read = held.view(2, KV_HEADS, columns, WIDTH)
+
+        def in_place(layer: int) -> list[torch.Tensor]:
+            return [pool[layer][:, :columns] for pool in pools]
+
+        def gathered(layer: int) -> torch.Tensor:
+            for pool, into in zip(pools, held, strict=True):
+                torch.index_select(pool[layer].view(KV_HEADS, -1, SIZE * WIDTH), 1, blocks, out=into)
+            return read
+
+        def outermost(layer: int) -> torch.Tensor:
+            for pool, into in zip(self.outermost, held, strict=True):
+                layer_at = pool.data_ptr() + layer * KV_HEADS * SIZE * WIDTH * 2
+                slots = (layer_at, pool.numel(), *vector(into.view(-1)), *vector(blocks))
+                GATHER(torch.bfloat16, *slots)
+            return read
+
+        def attend(reading: Callable[[int], Sequence[torch.Tensor]]) -> None:
+            for layer in range(LAYERS):
+                many.attend(query, *reading(layer), RULE, out)
+
+        name = f"prefill, {PREFILL_TOKENS:,} rows of {columns:,}"
+        ways = {"heads, blocks that follow": in_place, "heads": gathered, "blocks": outermost}
+        return [
+            Case(name=f"{name}, {way}", unit="tokens", units=PREFILL_TOKENS, run=lambda made=made: attend(made))
+            for way, made in ways.items()
         ]
 
     def _outermost(self, layer: int, apart: tuple[int, int]) -> Pool:
