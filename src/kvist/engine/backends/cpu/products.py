@@ -2,6 +2,11 @@
 
 Few rows read weights at the speed of memory, where torch reaches a third of it; many compute, which torch does best.
 Weights stay as they lie: nothing is reordered or held twice.
+
+oneDNN, which torch asks, compiles a kernel for each shape that it has not met: that takes half a millisecond and
+0.7 MB, which it keeps. So products of many rows have few heights, and what is missing to one is computed in vain: a
+server that has met all lengths holds 22 kernels per shape of weights. Models whose layers stay transformers' own get
+their products from torch, and with them whatever it keeps for each length.
 """
 
 from typing import Any
@@ -17,6 +22,9 @@ from kvist.engine.backends.cpu.numbers import Array, Slots, inlined, matrix, nar
 
 ROWS_FEW = 16
 """Up to how many rows the kernel is faster than torch: bench/micro/products.py."""
+
+ROWS_TALL = 1024
+"""Rows of one of torch's products at most: twice as many are as fast."""
 
 _TILE = 64
 """Outputs that are computed for all rows before the next: their weights stay in a core's own cache."""
@@ -66,8 +74,45 @@ def project(
 
 
 def _many(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, plus: torch.Tensor | None) -> torch.Tensor:
-    product = functional.linear(x, weight, bias)
+    """Products of heights that there are few of; more rows than the tallest has are done a part after the other."""
+    rows = x.shape[0]
+    even = height(rows)
+    if rows > ROWS_TALL:
+        product = _in_parts(x, weight, bias, even)[:rows]
+    elif rows < even:
+        product = functional.linear(_padded(x, even), weight, bias)[:rows]
+    else:
+        product = functional.linear(x, weight, bias)
+    # Added by the product itself, with addmm, it takes as long.
     return product if plus is None else product.add_(plus)
+
+
+def _in_parts(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, even: int) -> torch.Tensor:
+    """Products of `ROWS_TALL` rows and what is left of so many."""
+    product, turned = x.new_empty(even, weight.shape[0]), weight.detach().t()
+    for first in range(0, even, ROWS_TALL):
+        into = product[first : first + ROWS_TALL]
+        part = _padded(x[first : first + ROWS_TALL], into.shape[0])
+        if bias is None:
+            torch.mm(part, turned, out=into)
+        else:
+            torch.addmm(bias.detach(), part, turned, out=into)
+    return product
+
+
+def height(rows: int) -> int:
+    """How many rows are computed for so many: where some are left of whole `ROWS_TALL`, they have one of 22 heights.
+
+    What is computed in vain takes less than a compilation does.
+    """
+    left = rows % ROWS_TALL
+    quantum = 16 if left <= 64 else 32 if left <= 256 else 64
+    return rows - left + -(-left // quantum) * quantum
+
+
+def _padded(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """X with as many zeros after its own rows as it takes to have so many."""
+    return x if x.shape[0] == rows else functional.pad(x, (0, 0, 0, rows - x.shape[0]))
 
 
 _X, _WEIGHT, _OUT, _BIAS, _PLUS, _INPUTS = 0, 3, 6, 9, 11, 14

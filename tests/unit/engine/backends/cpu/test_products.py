@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from kvist.engine.backends.cpu.kernel import DTYPES
-from kvist.engine.backends.cpu.products import ROWS_FEW, project
+from kvist.engine.backends.cpu.products import ROWS_FEW, ROWS_TALL, height, project
 
 SIZES = [(1, 1), (7, 5), (31, 16), (33, 1), (64, 40), (100, 130), (576, 192)]
 """Inputs and outputs: less than a vector, a few and a rest, several tiles."""
@@ -29,7 +31,7 @@ def randn(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 9, ROWS_FEW, ROWS_FEW + 1])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 9, ROWS_FEW, ROWS_FEW + 1, ROWS_TALL + 1])
 def test_a_product_is_the_exact_one_rounded(rows: int, dtype: torch.dtype) -> None:
     for inputs, outputs in SIZES:
         x, weight = randn(rows, inputs, dtype=dtype), randn(outputs, inputs, dtype=dtype, seed=1)
@@ -63,6 +65,44 @@ def test_rows_may_lie_apart_and_nothing_else_is_read_or_written(rows: int, dtype
     assert torch.equal(plus, before)
     same = x[:1].expand(rows, -1)
     assert torch.equal(project(same, weight), project(same.clone(), weight))
+
+
+class Heights(TorchFunctionMode):
+    """Remembers how many rows torch's products have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+
+    def __torch_function__(
+        self, function: object, types: object, args: tuple[object, ...] = (), kwargs: Mapping[str, object] | None = None
+    ) -> object:
+        assert callable(function)
+        if function in (torch.mm, torch.nn.functional.linear, torch.addmm):
+            x = args[function is torch.addmm]
+            assert isinstance(x, torch.Tensor)
+            self.seen.add(x.shape[0])
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_of_many_rows_have_few_heights_whatever_the_lengths(biased: bool) -> None:
+    longest = 3 * ROWS_TALL
+    x, weight = randn(longest, 24, dtype=torch.bfloat16), randn(16, 24, dtype=torch.bfloat16, seed=1)
+    bias = randn(16, dtype=torch.bfloat16, seed=2) if biased else None
+    exact = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    with Heights() as heights:
+        for rows in range(ROWS_FEW + 1, longest + 1, 5):
+            found = project(x[:rows], weight, bias)
+            assert found.is_contiguous()
+            assert torch.allclose(found.double(), exact[:rows], rtol=0.01, atol=0.05), rows
+    assert len(heights.seen) == 22
+    assert max(heights.seen) == ROWS_TALL
+
+
+def test_a_height_holds_the_rows_and_little_more() -> None:
+    for rows in range(ROWS_TALL + 1):
+        assert rows <= height(rows) <= rows + (15 if rows <= 64 else 31 if rows <= 256 else 63)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
