@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,16 @@ STEP_TOKENS = 1024
 SEQUENCES_MAX = 16
 GROWTH_SLACK = 64 * 2**20
 """What else a process takes while it answers: the request, and products of sizes that the measured step had not. Each
-such size is compiled and kept, 0.7 MB, so attention of many rows has few (`kvist.engine.backends.cpu.many`).
+such size is compiled and kept, 0.7 MB, so there are few in attention of many rows and in projections of many
+(`kvist.engine.backends.cpu.many` and `products`).
 """
+
+LENGTHS_FIRST = (*range(32, 65, 16), *range(96, 257, 32), *range(320, 513, 64))
+"""One length for each height that projections of up to 512 rows have."""
+
+LENGTHS_LATER = range(35, 512, 10)
+LENGTHS_SLACK = 24 * 2**20
+"""What requests of 48 more lengths may add; compiled for each of them, a layer's four projections would add 125 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +44,7 @@ class Measured:
         metrics: after the answer.
         usage: of the answer.
         before, peak: bytes resident before the request, and at most while it ran.
+        after_first, after_later: bytes resident after requests of `LENGTHS_FIRST`, and of `LENGTHS_LATER` after them.
     """
 
     directory: Path
@@ -44,6 +53,8 @@ class Measured:
     usage: dict[str, object]
     before: int
     peak: int
+    after_first: int
+    after_later: int
 
 
 def rows_shown(output: str) -> dict[str, str]:
@@ -62,6 +73,22 @@ def peak(pid: int) -> int:
     return int(line) * 1024
 
 
+def resident(server: RealServer) -> int:
+    """Bytes that it has in memory."""
+    found: int = psutil.Process(server.process.pid).memory_info().rss
+    return found
+
+
+def resident_after(server: RealServer, lengths: Iterable[int]) -> int:
+    """Bytes in memory after prompts of these lengths, none of which begins as another does."""
+    for length in lengths:
+        prompt = [(length * 7919 + index * 31) % 40_000 + 100 for index in range(length)]
+        usage = server.complete(prompt, max_tokens=1)["usage"]
+        assert isinstance(usage, dict)
+        assert usage["prompt_tokens"] == length
+    return resident(server)
+
+
 @pytest.fixture(scope="module", params=["smollm2", "gemma3-270m"])
 def found(request: pytest.FixtureRequest) -> Iterator[Measured]:
     flags = {
@@ -74,17 +101,20 @@ def found(request: pytest.FixtureRequest) -> Iterator[Measured]:
     with RealServer(*(word for flag in flags.items() for word in flag)) as server:
         root = server.get("/v1/models").json()["data"][0]["root"]
         server.complete([5, 6, 7])
-        before = psutil.Process(server.process.pid).memory_info().rss
+        before = resident(server)
         start_peak(server.process.pid)
         prompt = [(index * 7919) % 40_000 + 100 for index in range(TOKENS_MAX - 8)]
         usage = server.complete(prompt, max_tokens=8, ignore_eos=True)["usage"]
+        metrics, highest = server.metrics(), peak(server.process.pid)
         yield Measured(
             directory=Path(root),
             shown=rows_shown(server.output()),
-            metrics=server.metrics(),
+            metrics=metrics,
             usage=usage,
             before=before,
-            peak=peak(server.process.pid),
+            peak=highest,
+            after_first=resident_after(server, LENGTHS_FIRST),
+            after_later=resident_after(server, LENGTHS_LATER),
         )
 
 
@@ -156,3 +186,13 @@ def test_weights_pool_and_workspace_are_most_of_the_process(found: Measured, mea
     measured(f"peak {format_bytes(found.peak)}, of which {format_bytes(accounted)} are in the budget")
     # The rest is the interpreter with torch and transformers, about as much in every process.
     assert found.peak - accounted <= 800 * 2**20
+
+
+def test_lengths_that_were_not_seen_before_take_no_memory_of_their_own(
+    found: Measured, measured: Callable[[str], None]
+) -> None:
+    first, later = found.after_first - found.peak, found.after_later - found.after_first
+    counts = len(LENGTHS_FIRST), len(LENGTHS_LATER)
+    measured(f"{counts[0]} lengths added {first / 2**20:.1f} MiB to the peak, {counts[1]} more {later / 2**20:.1f} MiB")
+    assert first <= GROWTH_SLACK
+    assert later <= LENGTHS_SLACK
