@@ -9,6 +9,7 @@ is measured is the engine's thread, offers included, while others move what it s
 """
 
 import argparse
+import gc
 import sys
 import time
 from collections.abc import Sequence
@@ -225,6 +226,8 @@ def main(argv: Sequence[str]) -> None:
     engines = {
         name: Decode(setting, (args.rounds + 3) * args.steps + 64) for name, setting in settings_of(args).items()
     }
+    gc.collect()
+    gc.freeze()  # as a server does once it is ready: what it was made of is not looked through again and again
     samples = measured(engines, args.rounds, args.steps)
     for engine in engines.values():
         engine.close()

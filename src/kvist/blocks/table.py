@@ -21,6 +21,7 @@ Laws:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from kvist.base.errors import CapacityError
 from kvist.base.ids import BlockHash, BlockId, GroupId, RequestId
@@ -140,12 +141,14 @@ class BlockTable:
         Raises:
             CapacityError: a pool has too few; those that other pools gave stay in the table.
         """
-        end = self._end(tokens)
+        size = self._cache.block_tokens
+        end = -(-tokens // size)
         for pool, table in zip(self._cache.pools, self.groups, strict=True):
-            if len(table) < end:
-                self._note_change(len(table))
-                table.extend(pool.allocate_run(self._owner, end - len(table)))
-        self.capacity = max(self.capacity, end * self._cache.block_tokens)
+            begin = len(table)
+            if begin < end:
+                table.extend(pool.allocate_run(self._owner, end - begin))
+                self._note_change(begin)
+        self.capacity = max(self.capacity, end * size)
 
     def commit(self, chain: Sequence[BlockHash], computed: int, marks: Marks) -> list[Kept]:
         """Seals the blocks that are full now, then lets go of those that no query will read again.
@@ -165,12 +168,14 @@ class BlockTable:
         full = computed // size
         if full <= self._sealed:
             return kept
-        self._note_change(self._sealed)
         groups = tuple(zip(self.groups, self._cache.pools, self._cache.windows, strict=True))
         for index in range(self._sealed, full):
             for group, (table, pool, window) in enumerate(groups):
-                block = pool.seal(self._entry(group, index), self._owner, chain[index], keep=False)
-                table[index] = block
+                own = self._entry(group, index)
+                block = pool.seal(own, self._owner, chain[index], keep=False)
+                if block != own:
+                    table[index] = block
+                    self._note_change(index)
                 is_wanted = window is None or self._retention.keeps(index * size, (index + 1) * size, window, marks)
                 if is_wanted and pool.keep(block):
                     kept.append(Kept(group=GroupId(group), index=index, block=block, hash=chain[index]))
@@ -180,9 +185,11 @@ class BlockTable:
                 continue
             # What a hit of the sealed blocks needs is never less than what the next query reads.
             first = first_block_of_hit(self._sealed * size, window, size)
-            for index in range(self._passed[group], first):
-                self._let_go(group, index)
-            self._passed[group] = max(self._passed[group], first)
+            if first > self._passed[group]:
+                for index in range(self._passed[group], first):
+                    self._let_go(group, index)
+                self._passed[group] = first
+                self._note_change(full)  # what is listed from there on has not changed, but where it begins has
         return kept
 
     def keep_window(self) -> list[Kept]:
@@ -224,10 +231,9 @@ class BlockTable:
 
     def runs(self, start: int = 0) -> list[tuple[int, list[BlockId]]]:
         """For each group the index of the first live block from `start` on, and all from there on, without a gap."""
-        return [
-            (first, [self._entry(group, index) for index in range(first, len(self.groups[group]))])
-            for group, first in enumerate(max(passed, start) for passed in self._passed)
-        ]
+        firsts = [max(passed, start) for passed in self._passed]
+        # From the first live block on there is no None.
+        return [(first, cast("list[BlockId]", table[first:])) for first, table in zip(firsts, self.groups, strict=True)]
 
     def take_changes(self) -> list[tuple[int, list[BlockId]]]:
         """The `runs` from the first index on at which anything changed since the last call; at first, all of them."""

@@ -67,7 +67,7 @@ class Seats:
             self._column = integers([seat for sequence in sequences if (seat := sequence.seat) is not None])
         starts = integers([sequence.computed for sequence in sequences])
         if max(counts) == 1:
-            tokens = integers([sequence.tokens[sequence.computed] for sequence in sequences])
+            tokens = integers([sequence.tokens[start] for sequence, start in zip(sequences, starts, strict=True)])
             positions = starts
         else:
             spans = [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
@@ -81,7 +81,13 @@ class Seats:
             starts=starts,
             counts=integers(counts),
             seats=self._column,
-            draws=[sequence.draw_after(count) for sequence, count in zip(sequences, counts, strict=True)],
+            draws=[
+                # The first is what `draw_after` says most often, and as many calls of it less.
+                sequence.certain
+                if sequence.certain is not None and sequence.computed + count == len(sequence.tokens)
+                else sequence.draw_after(count)
+                for sequence, count in zip(sequences, counts, strict=True)
+            ],
             tables=self.tables,
             block_tokens=self._block_tokens,
         )

@@ -36,6 +36,7 @@ class Sequence:
     Attributes:
         tokens: prompt and output so far.
         computed: how many of them have their KV in the blocks of `table`.
+        certain: how every token is drawn, where nothing is left to chance; else None.
         quiet_below: a token that ends below here is output, computed for the first time, and fills no block.
         tokens_cached: prompt tokens that came from the cache and were never computed for this request.
         tokens_output: output tokens drawn.
@@ -59,7 +60,7 @@ class Sequence:
         self.quiet_below = 0
         self._ever = 0
         self._numbered, self._numbers = range(0), list[float]()
-        self._certain = None if request.sampling.temperature else DrawSpec(request.sampling, 0.0)
+        self.certain = None if request.sampling.temperature else DrawSpec(request.sampling, 0.0)
         self.tokens_cached = 0
         self.tokens_output = 0
         self.preemptions = 0
@@ -121,8 +122,8 @@ class Sequence:
         """How to draw the token after the next `count`; None when those are not the last."""
         if self.computed + count < len(self.tokens):
             return None
-        if self._certain is not None:
-            return self._certain
+        if self.certain is not None:
+            return self.certain
         if self.tokens_output not in self._numbered:
             self._numbered = range(self.tokens_output, self.tokens_output + _NUMBERS)
             self._numbers = uniforms(self.request.sampling.seed, self.tokens_output, _NUMBERS)
@@ -130,8 +131,8 @@ class Sequence:
 
     def advance(self, count: int, block_tokens: int) -> Work:
         """Records that `count` tokens were computed, and seals the blocks they filled."""
-        start, end, prompt = self.computed, self.computed + count, len(self.request.prompt)
-        ever, self.computed = self.computed_ever, end
+        start, prompt, ever = self.computed, self.marks.prompt_tokens, self.computed_ever
+        self.computed = end = start + count
         self.quiet_below = 0 if end < max(prompt, self._ever) else (end // block_tokens + 1) * block_tokens
         kept = self.table.commit(self.chain.extend_to(self.tokens), end, self.marks)
         blocks = end // block_tokens - start // block_tokens
@@ -148,10 +149,10 @@ class Sequence:
         """Takes a drawn token; returns why the request ends with it, or None."""
         token, request = drawn.token, self.request
         self.tokens.append(token)
-        self.tokens_output += 1
+        self.tokens_output = output = self.tokens_output + 1
         if token in request.stop_tokens:
             return "stop"
-        return "length" if self.tokens_output == request.output_tokens_max else None
+        return "length" if output == request.output_tokens_max else None
 
     def finished(self, reason: FinishReason) -> Finished:
         """Its last event when it ends now."""
