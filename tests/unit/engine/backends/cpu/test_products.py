@@ -1,8 +1,5 @@
 """Products with few rows are those of exact sums, rounded once, whatever the sizes; with many, torch's."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 
 import pytest
@@ -14,16 +11,6 @@ from kvist.engine.backends.cpu.products import ROWS_FEW, ROWS_TALL, height, proj
 
 SIZES = [(1, 1), (7, 5), (31, 16), (33, 1), (64, 40), (100, 130), (576, 192)]
 """Inputs and outputs: less than a vector, a few and a rest, several tiles."""
-
-AN_OLDER_PROCESSOR = """
-import torch
-from kvist.engine.backends.cpu.products import project
-for inputs in (5, 64, 71):
-    x, weight = torch.randn(7, inputs).bfloat16(), torch.randn(9, inputs).bfloat16()
-    exact = x.double() @ weight.double().T
-    assert torch.allclose(project(x, weight).double(), exact, rtol=0.01, atol=0.01), inputs
-print("as exact")
-"""
 
 
 def randn(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
@@ -123,14 +110,3 @@ def test_a_row_that_is_no_number_stays_so_and_spoils_no_other(bad: float, dtype:
     assert not bool(found[3].isfinite().any())
     others = [row for row in range(8) if row != 3]
     assert torch.equal(found[others], clean[others])
-
-
-def test_a_processor_without_dot_products_of_bfloat16_computes_the_same() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", AN_OLDER_PROCESSOR],
-        env={**os.environ, "NUMBA_CPU_NAME": "generic", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "as exact\n"), done.stderr
