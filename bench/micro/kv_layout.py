@@ -17,6 +17,7 @@ is held. Figures are processor time of one core.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,12 @@ from rounds import Case, parser_of, run
 
 from kvist.base.errors import KvistError
 from kvist.base.ids import BlockId
-from kvist.engine.backends.cpu.few import AHEAD_BLOCKS, Pool, Readers, Scratch, attend_few
+from kvist.engine.backends.cpu.few import Pool, Readers, Scratch, attend_few
 from kvist.engine.backends.cpu.kernel import Kernel, vector
 from kvist.engine.backends.cpu.many import ManyRows
 from kvist.engine.backends.cpu.numbers import Slots, integers, prefetch, slot
 from kvist.engine.backends.cpu.numbers import vector as vector_of
+from kvist.engine.backends.cpu.reads import AHEAD_BLOCKS
 from kvist.engine.backends.cpu.segments import Reading, plan
 from kvist.engine.backends.cpu.vectors import blend, score
 from kvist.engine.backends.kv_store import KvStore
@@ -41,6 +43,7 @@ RULE = AttentionRule(window=None, scaling=0.125, softcap=None)
 PREFILL_TOKENS, COPIED_BLOCKS = 1024, 64
 CONTEXTS = (1024, 3072)
 BLOCK_BYTES = SIZE * WIDTH * 2
+KeysAndValues = tuple[torch.Tensor, torch.Tensor]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -148,7 +151,7 @@ class Bench:
         name = f"decode, {sequences} x {tokens:,}, {which}".removesuffix(", ")
         count = sequences * tokens
         return [
-            Case(name=f"{name}, {layout}", unit="tokens", units=count, run=lambda made=made: attend(made))
+            Case(name=f"{name}, {layout}", unit="tokens", units=count, run=partial(attend, made))
             for layout, made in pools.items()
         ]
 
@@ -162,29 +165,30 @@ class Bench:
         pools = (self.heads.keys[0], self.heads.values[0])
         read = held.view(2, KV_HEADS, columns, WIDTH)
 
-        def in_place(layer: int) -> list[torch.Tensor]:
-            return [pool[layer][:, :columns] for pool in pools]
+        def in_place(layer: int) -> KeysAndValues:
+            return pools[0][layer][:, :columns], pools[1][layer][:, :columns]
 
-        def gathered(layer: int) -> torch.Tensor:
+        def gathered(layer: int) -> KeysAndValues:
             for pool, into in zip(pools, held, strict=True):
                 torch.index_select(pool[layer].view(KV_HEADS, -1, SIZE * WIDTH), 1, blocks, out=into)
-            return read
+            return read[0], read[1]
 
-        def outermost(layer: int) -> torch.Tensor:
+        def outermost(layer: int) -> KeysAndValues:
             for pool, into in zip(self.outermost, held, strict=True):
                 layer_at = pool.data_ptr() + layer * KV_HEADS * SIZE * WIDTH * 2
                 slots = (layer_at, pool.numel(), *vector(into.view(-1)), *vector(blocks))
                 GATHER(torch.bfloat16, *slots)
-            return read
+            return read[0], read[1]
 
-        def attend(reading: Callable[[int], Sequence[torch.Tensor]]) -> None:
+        def attend(reading: Callable[[int], KeysAndValues]) -> None:
             for layer in range(LAYERS):
-                many.attend(query, *reading(layer), RULE, out)
+                keys, values = reading(layer)
+                many.attend(query, keys, values, RULE, out)
 
         name = f"prefill, {PREFILL_TOKENS:,} rows of {columns:,}"
         ways = {"heads, blocks that follow": in_place, "heads": gathered, "blocks": outermost}
         return [
-            Case(name=f"{name}, {way}", unit="tokens", units=PREFILL_TOKENS, run=lambda made=made: attend(made))
+            Case(name=f"{name}, {way}", unit="tokens", units=PREFILL_TOKENS, run=partial(attend, made))
             for way, made in ways.items()
         ]
 

@@ -25,7 +25,7 @@ import numba
 import torch
 from numba import cfunc, types
 
-from kvist.engine.backends.cpu.numbers import FAST, call, inlined, slot
+from kvist.engine.backends.cpu.numbers import FAST, call, inlined, slot, slots_at
 
 DTYPES: dict[torch.dtype, Any] = {torch.bfloat16: types.uint16, torch.float32: types.float32}
 """Numbers that kernels are compiled for, and what the compiler calls them."""
@@ -69,16 +69,11 @@ class Arena:
 class Program:
     """Kernels with their slots, to be run one after the other, and the memory of their results."""
 
-    def __init__(self, arena: Arena | None = None, *, beside: "Program | None" = None) -> None:
-        """Is empty.
-
-        Args:
-            arena: where results lie; None gives each memory of its own.
-            beside: a program whose results in the same arena are left alone.
-        """
+    def __init__(self, arena: Arena | None = None) -> None:
+        """Is empty; results lie in the arena, and without one each has memory of its own."""
         self.table = array("q")
         self._arena = arena
-        self.used: int = 0 if beside is None else beside.used
+        self._used = 0
         self._held: list[object] = []
 
     def empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -87,8 +82,8 @@ class Program:
             found = torch.empty(shape, dtype=dtype)
         else:
             size = math.prod(shape) * dtype.itemsize
-            found = self._arena.take(self.used, size).view(dtype).view(shape)
-            self.used += -(-size // _LINE_BYTES) * _LINE_BYTES
+            found = self._arena.take(self._used, size).view(dtype).view(shape)
+            self._used += -(-size // _LINE_BYTES) * _LINE_BYTES
         self._held.append(found)
         return found
 
@@ -185,15 +180,17 @@ def run(*programs: Program) -> None:
 
     Threads are called together once for all of them: that takes as long as a small kernel does.
     """
-    table = [number for program in programs for number in program.table]
-    _IN_TURN(torch.float32, len(table) // 2, *table)
+    tables = [number for each in programs for number in (len(each.table) // 2, each.table.buffer_info()[0])]
+    _IN_TURN(torch.float32, len(programs), *tables)
 
 
 def _in_turn(slots: Any) -> None:  # noqa: ANN401 - only the compiler knows
-    for index in range(slot(slots, 0)):
-        if index > 0:
-            _WAIT()
-        call(slot(slots, 1 + 2 * index), slot(slots, 2 + 2 * index))
+    for program in range(slot(slots, 0)):
+        table = slots_at(slot(slots, 2 + 2 * program))
+        for index in range(slot(slots, 1 + 2 * program)):
+            if program + index > 0:
+                _WAIT()
+            call(slot(table, 2 * index), slot(table, 2 * index + 1))
 
 
 _IN_TURN = Kernel(_in_turn)

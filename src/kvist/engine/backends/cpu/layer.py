@@ -9,12 +9,12 @@ The graph around them stays transformers', which calls these modules as it calle
 rows go as [rows, hidden], without transformers' batch of one, which would be a view to make in every layer.
 
 With few rows a layer is read from memory in some ten microseconds per projection, and what Python does about each
-kernel is as long again. So the kernels of a layer are put together once for each number of rows and then run in turn
-(`kvist.engine.backends.cpu.kernel.run`), with those between them that a step's blocks are in, which are new each time.
-All layers are run by the last: what Python does for 30 of them takes half as long when no weights pass through the
-processor's caches in between.
+kernel is as long again. So the kernels of a layer are put together once for each number of rows, and what differs from
+step to step (positions, places, who reads which blocks) is written where they look for it. All layers are run in turn
+by the last (`kvist.engine.backends.cpu.kernel.run`).
 """
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ from kvist.engine.backends.cpu.kernel import Arena, Program, run
 from kvist.engine.backends.cpu.normalise import rms_norm
 from kvist.engine.backends.cpu.products import ROWS_FEW, project
 from kvist.engine.backends.cpu.rotate import HeadNorms, Rotation, rotate_and_write
-from kvist.engine.backends.cpu.step import CpuStep
+from kvist.engine.backends.cpu.step import CpuMemory, CpuStep
 from kvist.engine.backends.layers import Activation, Foreign, LayerParts, Norm, layer_parts, parts_of
 from kvist.engine.backends.tiles import AttentionRule
 
@@ -96,20 +96,32 @@ class Fused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewRows:
-    """A layer put together for a number of rows.
+    """A layer put together for a number of rows; what a step's blocks are in lies where the step before had it.
 
     Attributes:
         rows: what it reads, [rows, hidden].
-        before: gives `qkv`, [rows, (heads + 2 * kv_heads) * head_dim].
-        after: gives `found`, [rows, hidden], of `seen`, [rows, heads, head_dim].
+        program: all of its kernels.
+        found: what it gives, [rows, hidden].
+        rotation: the cosines and sines it reads.
+        memory: of the steps it serves, if they are still there.
+        threads: that it has memory for.
     """
 
     rows: torch.Tensor
-    before: Program
-    qkv: torch.Tensor
-    seen: torch.Tensor
-    after: Program
+    program: Program
     found: torch.Tensor
+    rotation: Rotation | None
+    memory: "weakref.ref[CpuMemory]"
+    threads: int
+
+    def serves(self, hidden: torch.Tensor, rotation: Rotation | None, step: CpuStep) -> bool:
+        """Whether all that the kernels look at is where it was."""
+        return (
+            self.rotation is rotation
+            and self.memory() is step.memory
+            and (hidden is self.rows or hidden.dim() == 3)
+            and self.threads == torch.get_num_threads()
+        )
 
 
 class FusedLayer(nn.Module):
@@ -172,33 +184,33 @@ class FusedLayer(nn.Module):
         return self._rest(rows, seen)
 
     def _compute_few(self, hidden: torch.Tensor, rotation: Rotation | None, step: CpuStep) -> torch.Tensor:
-        fused = self.fused
-        few = self._few.get(hidden.shape[-2]) or self._put_together(hidden)
+        few = self._few.get(hidden.shape[-2])
+        if few is None or not few.serves(hidden, rotation, step):
+            few = self._few[hidden.shape[-2]] = self._put_together(hidden, rotation, step)
         if hidden.dim() == 3:
             few.rows.copy_(hidden[0])
-        else:
-            assert hidden is few.rows, f"layer {fused.index} was not called after the one before it"
-        between = Program()
-        target = step.target(fused.index)
-        query = rotate_and_write(few.qkv, rotation, target, norms=fused.head_norms, program=between)
-        step.add_attention(fused.index, query, fused.rule, few.seen, between)
-        step.pending += few.before, between, few.after
+        step.pending.append(few.program)
         if self._is_last:
             run(*step.pending)
         return few.found
 
-    def _put_together(self, hidden: torch.Tensor) -> FewRows:
-        """Makes the programs for so many rows; the first layer reads them from memory of its own."""
-        fused = self.fused
+    def _put_together(self, hidden: torch.Tensor, rotation: Rotation | None, step: CpuStep) -> FewRows:
+        """Makes the program for so many rows; the first layer reads them from memory of its own."""
+        fused, program = self.fused, Program(self._arena)
         rows = hidden if hidden.dim() == 2 else hidden[0].clone()
-        before = Program(self._arena)
-        qkv = _projected(_normed(rows, fused.before_attention, before), fused.qkv, before)
-        after = Program(self._arena, beside=before)
-        seen = after.empty(len(rows), fused.heads, fused.head_dim, dtype=rows.dtype)
-        found = self._rest(rows, seen, after)
-        few = FewRows(rows=rows, before=before, qkv=qkv, seen=seen, after=after, found=found)
-        self._few[len(rows)] = few
-        return few
+        qkv = _projected(_normed(rows, fused.before_attention, program), fused.qkv, program)
+        query = rotate_and_write(qkv, rotation, step.target(fused.index), norms=fused.head_norms, program=program)
+        seen = program.empty(len(rows), fused.heads, fused.head_dim, dtype=rows.dtype)
+        step.add_attention(fused.index, query, fused.rule, seen, program)
+        found = self._rest(rows, seen, program)
+        return FewRows(
+            rows=rows,
+            program=program,
+            found=found,
+            rotation=rotation,
+            memory=weakref.ref(step.memory),
+            threads=torch.get_num_threads(),
+        )
 
     def _rest(self, rows: torch.Tensor, seen: torch.Tensor, program: Program | None = None) -> torch.Tensor:
         """What comes after attention, which gave `seen`."""
@@ -244,11 +256,25 @@ class RowRotation(nn.Module):
         super().__init__()
         self.rotary = rotary
         self._shown = torch.empty(0, dtype=torch.float32)
+        self._held: dict[tuple[object, ...], Rotation] = {}
 
     def forward(self, _hidden: torch.Tensor, position_ids: torch.Tensor, *which: object) -> Rotation:
-        """Takes positions [1, rows] and, where layers rotate in several ways, which of them."""
+        """Takes positions [1, rows] and, where layers rotate in several ways, which of them.
+
+        Few rows are the same tensors in each step with so many: kernels that are put together once read them.
+        """
         cosines, sines = self.rotary(self._shown, position_ids, *which)
-        return cosines[0], sines[0]
+        if position_ids.shape[1] > ROWS_FEW:
+            return cosines[0], sines[0]
+        held = self._held.get((cosines.shape[1], *which))
+        if held is None:
+            # Usable in later steps, though they may be made for the first time while gradients are off.
+            with torch.inference_mode(mode=False):
+                held = torch.empty_like(cosines[0]), torch.empty_like(sines[0])
+            self._held[cosines.shape[1], *which] = held
+        held[0].copy_(cosines[0])
+        held[1].copy_(sines[0])
+        return held
 
 
 def _normed(rows: torch.Tensor, norm: Norm, program: Program | None = None) -> torch.Tensor:

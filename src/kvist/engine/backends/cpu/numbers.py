@@ -92,6 +92,16 @@ def slot(_context: Node, slots: Node, index: Node) -> Node:
 
 
 @intrinsic
+def slots_at(_context: Node, _address: Node) -> Node:
+    """What lies at an address, to be looked at like slots; other kernels' or a plan's."""
+
+    def generate(context: Node, builder: Node, signature: Node, arguments: Node) -> Node:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.int64)(types.int64), generate
+
+
+@intrinsic
 def _numbers(_context: Node, slots: Node, address: Node) -> Node:
     """An address as a pointer to the numbers that `slots` stands for."""
 

@@ -14,7 +14,7 @@ from kvist.engine.backends.cpu.few import Pool, Readers, Scratch, attend_few
 from kvist.engine.backends.cpu.kernel import Program
 from kvist.engine.backends.cpu.many import ManyRows
 from kvist.engine.backends.cpu.rotate import KvTarget
-from kvist.engine.backends.cpu.segments import Integers, Reading, plan
+from kvist.engine.backends.cpu.segments import Integers, Plan, Reading, plan
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.tiles import AttentionRule
 from kvist.engine.batch import Batch, GroupTable
@@ -22,6 +22,33 @@ from kvist.engine.batch import Batch, GroupTable
 ROWS_FEW = 16
 """Up to how many rows of a sequence are faster over blocks where they lie: with 3,000 tokens before them, 16 take as
 long as in products."""
+
+
+ROWS_KEPT = 64
+"""Up to so many rows, a step of few rows finds its plan and places where the step before had them."""
+
+
+class GroupMemory:
+    """Where one KV group's plan and places lie, in every step of few rows: programs of kernels know these addresses."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        """Has no plan yet."""
+        self._scratch = scratch
+        self._readers: Readers | None = None
+        self._places = torch.zeros(ROWS_KEPT, dtype=torch.int64)
+
+    def readers(self, plan: Plan) -> Readers:
+        """The same each time, with another plan."""
+        if self._readers is None:
+            self._readers = Readers(plan, self._scratch)
+        else:
+            self._readers.show(plan)
+        return self._readers
+
+    def places(self, found: Integers) -> torch.Tensor:
+        """Places as a tensor, in the same memory each time where they are not more than `ROWS_KEPT`."""
+        given = torch.from_numpy(found)
+        return given if len(found) > ROWS_KEPT else self._places[: len(found)].copy_(given)
 
 
 class CpuMemory:
@@ -37,6 +64,7 @@ class CpuMemory:
         self.store = store
         self.scratch = Scratch()
         self.many = ManyRows()
+        self.groups = [GroupMemory(self.scratch) for _ in store.groups]
         self.group_of = {layer: group for layer, (group, _) in places.items()}
         self.pools = {
             layer: Pool(
@@ -88,28 +116,30 @@ class CpuStep:
             batch: at least one chunk.
             memory: the same for all steps.
         """
-        self._memory = memory
+        self.memory = memory
         columns = _Columns(batch)
         self.is_few = not len(columns.many)
         self.pending: list[Program] = []
         self._groups = [
-            _group_step(columns, table, group.window, memory.scratch)
-            for table, group in zip(batch.tables, memory.store.groups, strict=True)
+            _group_step(columns, table, group.window, kept)
+            for table, group, kept in zip(batch.tables, memory.store.groups, memory.groups, strict=True)
         ]
 
     def window(self, index: int) -> int | None:
         """How many positions a query of this layer looks back; None means all."""
-        return self._memory.store.groups[self._memory.group_of[index]].window
+        return self.memory.store.groups[self.memory.group_of[index]].window
 
     def target(self, index: int) -> KvTarget:
         """Where K and V of the step's rows go in this layer."""
-        pool = self._memory.pools[index]
-        return KvTarget(keys=pool.keys, values=pool.values, places=self._groups[self._memory.group_of[index]].places)
+        pool = self.memory.pools[index]
+        return KvTarget(keys=pool.keys, values=pool.values, places=self._groups[self.memory.group_of[index]].places)
 
     def add_attention(
         self, index: int, query: torch.Tensor, rule: AttentionRule, out: torch.Tensor, program: Program
     ) -> None:
         """Like `attend`, of a step whose chunks all have few rows: added to a program, not done now.
+
+        The program, run in a later step of as many rows over the same memory, does what that step wants.
 
         Args:
             index: of the layer in the model.
@@ -118,10 +148,11 @@ class CpuStep:
             out: [rows, heads, head_dim_v], written by then.
             program: what it is added to.
         """
-        group = self._groups[self._memory.group_of[index]]
+        group = self._groups[self.memory.group_of[index]]
         assert group.readers is not None, "a step without few rows"
         assert not group.many, "a step with many rows"
-        attend_few(query, self._memory.pools[index], group.readers, rule, out, program=program)
+        assert query.shape[0] <= ROWS_KEPT, f"{query.shape[0]} rows"
+        attend_few(query, self.memory.pools[index], group.readers, rule, out, program=program)
 
     def attend(self, index: int, query: torch.Tensor, rule: AttentionRule) -> torch.Tensor:
         """Attention of the step's rows in one layer, after their K and V were written.
@@ -134,13 +165,13 @@ class CpuStep:
         Returns:
             [rows, heads, head_dim_v].
         """
-        pool, group = self._memory.pools[index], self._groups[self._memory.group_of[index]]
+        pool, group = self.memory.pools[index], self._groups[self.memory.group_of[index]]
         out = query.new_empty(query.shape[0], query.shape[1], pool.values.shape[2])
         if group.readers is not None:
             attend_few(query, pool, group.readers, rule, out)
         for each in group.many:
             keys, values = (self._read(tensor, name, each) for name, tensor in (("k", pool.keys), ("v", pool.values)))
-            self._memory.many.attend(query[each.rows], keys, values, rule, out[each.rows])
+            self.memory.many.attend(query[each.rows], keys, values, rule, out[each.rows])
         return out
 
     def layer(
@@ -155,10 +186,10 @@ class CpuStep:
     def _read(self, tensor: torch.Tensor, name: str, chunk: ManyChunk) -> torch.Tensor:
         """The live tokens of a chunk's sequence, [kv_heads, columns, head_dim]; copied only where blocks scatter."""
         kv_heads, _, head_dim = tensor.shape
-        size = self._memory.store.block_tokens
+        size = self.memory.store.block_tokens
         if chunk.scattered is None:
             return tensor[:, chunk.first * size : chunk.first * size + chunk.columns]
-        held = self._memory.scratch.take(name, (kv_heads, len(chunk.scattered), size * head_dim), tensor.dtype)
+        held = self.memory.scratch.take(name, (kv_heads, len(chunk.scattered), size * head_dim), tensor.dtype)
         torch.index_select(tensor.view(kv_heads, -1, size * head_dim), 1, chunk.scattered, out=held)
         return held.view(kv_heads, -1, head_dim)[:, : chunk.columns]
 
@@ -178,7 +209,7 @@ class _Columns:
         self.many = np.flatnonzero(self.counts > ROWS_FEW)
 
 
-def _group_step(columns: _Columns, table: GroupTable, window: int | None, scratch: Scratch) -> GroupStep:
+def _group_step(columns: _Columns, table: GroupTable, window: int | None, kept: GroupMemory) -> GroupStep:
     blocks, firsts = np.frombuffer(table.blocks, np.int64), np.frombuffer(table.firsts, np.int64)
     readers = None
     if len(columns.few):
@@ -192,9 +223,9 @@ def _group_step(columns: _Columns, table: GroupTable, window: int | None, scratc
             rows=columns.counts[columns.few],
             row=columns.first_rows[columns.few],
         )
-        readers = Readers(plan(reading, block_tokens=columns.block_tokens, window=window), scratch)
+        readers = kept.readers(plan(reading, block_tokens=columns.block_tokens, window=window))
     return GroupStep(
-        places=torch.from_numpy(_places(columns, table, blocks)),
+        places=kept.places(_places(columns, table, blocks)),
         readers=readers,
         many=list(_many(columns, table, blocks)),
     )

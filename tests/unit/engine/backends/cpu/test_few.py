@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from kvist.engine.backends.cpu.few import TILE_TOKENS, Pool, Readers, Scratch, attend_few
+from kvist.engine.backends.cpu.few import Pool, Readers, Scratch, attend_few
+from kvist.engine.backends.cpu.reads import TILE_TOKENS
 from kvist.engine.backends.cpu.segments import ROWS_MAX, Reading, plan
 from kvist.engine.backends.tiles import AttentionRule
 

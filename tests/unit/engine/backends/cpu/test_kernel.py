@@ -121,18 +121,15 @@ def test_each_kernel_of_a_program_sees_all_that_the_one_before_wrote(
         x.mul_(0.5).add_(1)
 
 
-def test_programs_that_lie_beside_each_other_share_no_memory() -> None:
+def test_results_of_a_program_share_no_memory_and_programs_do() -> None:
     arena = Arena()
-    one = Program(arena)
-    first, second = one.empty(3, 5, dtype=torch.float32), one.empty(7, dtype=torch.bfloat16)
-    other = Program(arena, beside=one)
-    third = other.empty(100, dtype=torch.float32)
-    for index, tensor in enumerate((first, second, third)):
+    program = Program(arena)
+    shapes = ((3, 5, torch.float32), (7, 1, torch.bfloat16), (100, 2, torch.float32))
+    tensors = [program.empty(rows, columns, dtype=dtype) for rows, columns, dtype in shapes]
+    for index, tensor in enumerate(tensors):
         tensor.fill_(index)
-    assert first.unique().tolist() == [0]
-    assert second.unique().tolist() == [1]
-    assert third.unique().tolist() == [2]
-    assert all(tensor.data_ptr() % 64 == first.data_ptr() % 64 for tensor in (second, third))
+    assert [tensor.unique().tolist() for tensor in tensors] == [[0], [1], [2]]
+    assert len({tensor.data_ptr() % 64 for tensor in tensors[:2]}) == 1
     assert Program(arena).empty(100, dtype=torch.float32).data_ptr() == arena.take(0, 1).data_ptr()
 
 

@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -78,9 +78,13 @@ def backend_of(model: PreTrainedModel, geometry: ModelGeometry, dtype: torch.dty
 
 def logits_of(backend: TorchBackend, geometry: ModelGeometry, tokens: list[int]) -> torch.Tensor:
     """The logits at the end of each step, [steps, vocab]."""
-    steps = zip((0, *ENDS), ENDS, strict=False)
+    return stepwise(backend, geometry, tokens, ENDS).float()
+
+
+def stepwise(backend: TorchBackend, geometry: ModelGeometry, tokens: list[int], ends: tuple[int, ...]) -> torch.Tensor:
+    steps = zip((0, *ends), ends, strict=False)
     batches = [batch_of([chunk(geometry, tokens, *step, BLOCKS)], block_tokens=SIZE) for step in steps]
-    return torch.cat([backend.logits(batch) for batch in batches]).float()
+    return torch.cat([backend.logits(batch) for batch in batches])
 
 
 def expected(name: str, tokens: list[int]) -> torch.Tensor:
@@ -161,6 +165,38 @@ def test_other_numbers_of_rows_between_change_nothing() -> None:
     for rows in (3, 1, ROWS_FEW, 2):
         backend.logits(batch_of([chunk(geometry, text(1), 0, rows, other)], block_tokens=SIZE))
         assert torch.equal(logits_of(backend, geometry, text()), first)
+
+
+def test_two_pools_take_turns_with_one_model() -> None:
+    """What is put together for one of them must not be run for the other."""
+    model, geometry = fused("llama")
+    texts, ends = (text(0), text(1)), (40, 41, 42, 43)
+    alone = [stepwise(backend_of(model, geometry, torch.float32), geometry, each, ends) for each in texts]
+    backends, found = [backend_of(model, geometry, torch.float32) for _ in texts], ([], [])
+    for begin, end in zip((0, *ends), ends, strict=False):
+        for index, backend in enumerate(backends):
+            step = batch_of([chunk(geometry, texts[index], begin, end, BLOCKS)], block_tokens=SIZE)
+            found[index].append(backend.logits(step))
+    assert all(torch.equal(torch.cat(each), wanted) for each, wanted in zip(found, alone, strict=True))
+
+
+def test_more_threads_than_there_were_have_memory_of_their_own(torch_threads: Callable[[int], None]) -> None:
+    model, geometry = fused("llama")
+    backend = backend_of(model, geometry, torch.float32)
+    wanted = logits_of(backend, geometry, text())
+    for threads in (2, 1):
+        torch_threads(threads)
+        torch.testing.assert_close(logits_of(backend, geometry, text()), wanted, atol=1e-6, rtol=0)
+
+
+def test_a_model_keeps_no_pool_that_nobody_has() -> None:
+    model, geometry = fused("llama")
+    backend = backend_of(model, geometry, torch.float32)
+    logits_of(backend, geometry, text())
+    keys = weakref.ref(backend.store.keys[0])
+    del backend
+    gc.collect()
+    assert keys() is None
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "phi3", "qwen2"])

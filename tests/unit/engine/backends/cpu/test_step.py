@@ -7,7 +7,7 @@ from kvist.base.ids import BlockId, RequestId, TokenId
 from kvist.base.units import Tokens
 from kvist.engine.backends.attention import PagedStep
 from kvist.engine.backends.cpu.kernel import Program, run
-from kvist.engine.backends.cpu.step import ROWS_FEW, CpuMemory, CpuStep
+from kvist.engine.backends.cpu.step import ROWS_FEW, ROWS_KEPT, CpuMemory, CpuStep
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.masks import MaskCache
 from kvist.engine.backends.tiles import TILE_ROWS, AttentionRule
@@ -106,6 +106,40 @@ def test_attention_in_a_program_is_the_same() -> None:
         step.add_attention(layer, query, rule_of(layer), out, program)
         run(program)
         assert torch.equal(out, step.attend(layer, query, rule_of(layer)))
+
+
+def test_a_program_does_what_later_steps_want() -> None:
+    """Of as many rows: of other sequences, with contexts in one piece or several, with a prefix that some share."""
+    memory = CpuMemory(store(torch.float32), PLACES)
+    query = new_rows(3, torch.float32)[0][0].transpose(0, 1).contiguous()
+    shared = [*SCATTERED[:8], *SCATTERED[8:10], *SCATTERED[:8], *SCATTERED[10:]]
+    steps = (
+        ([(5, 1), (17, 2)], SCATTERED),
+        ([(500, 1), (17, 1), (300, 1)], list(range(BLOCKS))),
+        ([(150, 1), (140, 1), (3, 1)], shared),
+        ([(30, 3)], SCATTERED[::-1]),
+    )
+    programs: dict[int, tuple[Program, torch.Tensor]] = {}
+    for lengths, order in steps:
+        step = CpuStep(batch_like(lengths, order), memory)
+        for layer in PLACES:
+            if layer not in programs:
+                programs[layer] = Program(), torch.empty(3, HEADS, WIDTH_V)
+                step.add_attention(layer, query, rule_of(layer), programs[layer][1], programs[layer][0])
+            run(programs[layer][0])
+            assert torch.equal(programs[layer][1], step.attend(layer, query, rule_of(layer)))
+            alone = CpuStep(batch_like(lengths, order), CpuMemory(memory.store, PLACES))
+            assert torch.equal(programs[layer][1], alone.attend(layer, query, rule_of(layer)))
+            assert torch.equal(step.target(layer).places, alone.target(layer).places)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS_KEPT])
+def test_places_of_few_rows_are_where_they_were(rows: int) -> None:
+    memory = CpuMemory(store(torch.float32), PLACES)
+    orders = list(range(BLOCKS)), SCATTERED
+    found = [CpuStep(batch_like([(0, 1)] * rows, order), memory).target(0).places for order in orders]
+    assert found[0].data_ptr() == found[1].data_ptr()
+    assert found[1].tolist() == [block * SIZE for block in SCATTERED[:rows]]
 
 
 def test_many_rows_are_in_no_program() -> None:
