@@ -16,9 +16,8 @@ from collections.abc import Sequence as Seq
 
 from kvist.base.errors import CapacityError
 from kvist.base.ids import RequestId, TenantId, TokenId
-from kvist.blocks.keys import HashChain, tenant_key, tenant_tag
+from kvist.blocks.keys import tenant_key
 from kvist.blocks.prefix import Hit, PrefixCache
-from kvist.blocks.table import BlockTable
 from kvist.engine.admission import may_start, rules_of
 from kvist.engine.audit import Whereabouts, check_whereabouts
 from kvist.engine.backend import Backend, BackendError
@@ -41,7 +40,7 @@ from kvist.engine.offload import STORES, Offload
 from kvist.engine.request import Request
 from kvist.engine.schedule import Plan, plan_of, plan_step
 from kvist.engine.seats import Seats
-from kvist.engine.sequence import Sequence, advance_each
+from kvist.engine.sequence import Sequence, advance_each, sequence_of
 from kvist.engine.settings import EngineSettings
 from kvist.engine.sources import sources_of
 from kvist.engine.standing import Standing, standing_of
@@ -117,10 +116,7 @@ class EngineCore:
             self._counters.refusals += 1
             deliver(refusal)
             return
-        key = tenant_key(self._secret, request.tenant)
-        chain = HashChain(key, block_tokens=self._settings.block_tokens)
-        table = BlockTable(self._cache, request.id, self._settings.retention)
-        sequence = Sequence(request, chain, table, tenant_tag(key))
+        sequence = sequence_of(request, self._cache, self._settings, tenant_key(self._secret, request.tenant))
         self._waiting.append(sequence)
         self._deliver[request.id] = deliver
         self._loading.ask(sequence)  # so that the answer is here when its turn comes
@@ -247,8 +243,8 @@ class EngineCore:
         return bool(complete or failed or self._loading.has_arrivals)
 
     def _plan(self) -> Plan:
-        running = self._running.values()
-        return plan_step(running, step_tokens=self._settings.step_tokens, block_tokens=self._settings.block_tokens)
+        settings = self._settings
+        return plan_step(self._running.values(), step_tokens=settings.step_tokens, block_tokens=settings.block_tokens)
 
     def _reserve(self, plan: Plan) -> Plan:
         """Allocates blocks, oldest sequence first; takes them from the newest when there are too few."""
@@ -292,23 +288,21 @@ class EngineCore:
 
     def _commit(self, plan: Plan) -> None:
         for sequence, work in advance_each(plan, self._settings.block_tokens):
-            self._counters.tokens_prompt_computed += work.prompt
-            self._counters.tokens_recomputed += work.again
+            self._counters.count_computed(work.prompt, work.again)
             self._in_flight.settle(sequence.request.id, work.blocks)
             self._offload.collect(sequence, work.kept)
 
     def _hand_out(self, plan: Plan, draws: Seq[Drawn | None]) -> None:
-        deliver, count = self._deliver, 0
+        deliver = self._deliver
+        self._counters.tokens_output += len(draws) - draws.count(None)
         for sequence, drawn in zip(plan.sequences, draws, strict=True):
             if drawn is None:
                 continue
-            count += 1
             reason = sequence.append(drawn)
             request_id = sequence.request.id
             deliver[request_id](TokenDrawn(request_id, drawn.token, drawn.logprob, drawn.top))
             if reason is not None:
                 self._finish(sequence, reason)
-        self._counters.tokens_output += count
 
     # What ends or interrupts a sequence
 
@@ -342,14 +336,15 @@ class EngineCore:
         self._seats.seat(sequence)
         if not sequence.has_run:
             sequence.has_run = True
-            event = Admitted(
-                request_id=request_id,
-                tokens_cached=hit.tokens,
-                prefix_end=hit.end,
-                sources=sources,
-                decision=beginning.decision,
+            self._send(
+                Admitted(
+                    request_id=request_id,
+                    tokens_cached=hit.tokens,
+                    prefix_end=hit.end,
+                    sources=sources,
+                    decision=beginning.decision,
+                )
             )
-            self._send(event)
 
     def _preempt(self, sequence: Sequence) -> None:
         """Takes a sequence's blocks; it will be resumed, before those who never ran, by recomputing or loading."""
@@ -359,8 +354,7 @@ class EngineCore:
         self._waiting.appendleft(sequence)
 
     def _end_early(self, request_id: RequestId, reason: FinishReason) -> None:
-        everybody = (*self._holding(), *self._waiting)
-        sequence = next((each for each in everybody if each.request.id == request_id), None)
+        sequence = next((each for each in (*self._holding(), *self._waiting) if each.request.id == request_id), None)
         if sequence is not None:
             self._finish(sequence, reason)
             self._offload.run()  # what it leaves in the cache may be gone by the end of another step

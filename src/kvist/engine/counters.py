@@ -43,6 +43,11 @@ class Counters:
             self.tokens_prompt_cached += source.tokens
             self.tokens_by_tier[source.tier] = self.tokens_by_tier.get(source.tier, 0) + source.tokens
 
+    def count_computed(self, prompt: int, again: int) -> None:
+        """Tokens of a prompt that were computed for the first time, and tokens that were computed once more."""
+        self.tokens_prompt_computed += prompt
+        self.tokens_recomputed += again
+
     def snapshot(
         self,
         settings: EngineSettings,

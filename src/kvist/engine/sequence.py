@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 from kvist.base.ids import BlockHash, TokenId
 from kvist.base.units import Tokens
-from kvist.blocks.keys import HashChain, TenantTag
-from kvist.blocks.prefix import Hit
+from kvist.blocks.keys import HashChain, TenantKey, TenantTag, tenant_tag
+from kvist.blocks.prefix import Hit, PrefixCache
 from kvist.blocks.table import BlockTable, Kept
 from kvist.blocks.window import Marks
 from kvist.engine.batch import Drawn, DrawSpec
 from kvist.engine.draw import uniforms
 from kvist.engine.messages import Finished, FinishReason
 from kvist.engine.request import Request
+from kvist.engine.settings import EngineSettings
 
 _NUMBERS = 32
 """So many numbers for draws are made at once."""
@@ -133,9 +134,10 @@ class Sequence:
         """Records that `count` tokens were computed, and seals the blocks they filled."""
         start, prompt, ever = self.computed, self.marks.prompt_tokens, self.computed_ever
         self.computed = end = start + count
-        self.quiet_below = 0 if end < max(prompt, self._ever) else (end // block_tokens + 1) * block_tokens
+        full = end // block_tokens
+        self.quiet_below = (full + 1) * block_tokens if end >= prompt and end >= ever else 0
         kept = self.table.commit(self.chain.extend_to(self.tokens), end, self.marks)
-        blocks = end // block_tokens - start // block_tokens
+        blocks = full - start // block_tokens
         if start >= prompt and start == ever:
             return Work(0, 0, blocks, kept)
         return Work(
@@ -164,6 +166,19 @@ class Sequence:
             tokens_output=Tokens(self.tokens_output),
             preemptions=self.preemptions,
         )
+
+
+def sequence_of(request: Request, cache: PrefixCache, settings: EngineSettings, key: TenantKey) -> Sequence:
+    """A sequence at its first token.
+
+    Args:
+        request: whose it is.
+        cache: where its blocks will be.
+        settings: of the engine.
+        key: the tenant's.
+    """
+    chain = HashChain(key, block_tokens=settings.block_tokens)
+    return Sequence(request, chain, BlockTable(cache, request.id, settings.retention), tenant_tag(key))
 
 
 def advance_each(computed: Iterable[tuple[Sequence, int]], block_tokens: int) -> list[tuple[Sequence, Work]]:
