@@ -76,15 +76,27 @@ def kv_bytes(config: ServeConfig, free: Bytes, workspace: Bytes) -> Bytes:
     Raises:
         CapacityError: more was asked for than there is.
     """
-    if config.kv_memory is None and (config.kv_memory_fraction is not None or config.device == "cuda"):
+    wanted = _kv_bytes_said(config)
+    if wanted is None:
         return kv_budget_from_fraction(free, workspace, config.kv_memory_fraction or _KV_FRACTION_ON_GPU)
-    wanted = Bytes(config.kv_memory or _KV_BYTES_ON_CPU)
     if wanted > free - workspace:
         raise CapacityError(
             f"{format_bytes(wanted)} of KV memory do not fit: {format_bytes(free)} are free and a step takes"
             f" {format_bytes(workspace)} of them; give a smaller --kv-memory, or --kv-memory-fraction 0.8"
         )
     return wanted
+
+
+def _kv_bytes_said(config: ServeConfig) -> Bytes | None:
+    """Size of the KV pool where it does not depend on what is free."""
+    if config.kv_memory is None and (config.kv_memory_fraction is not None or config.device == "cuda"):
+        return None
+    return Bytes(config.kv_memory or _KV_BYTES_ON_CPU)
+
+
+def kv_bytes_asked(config: ServeConfig) -> Bytes | None:
+    """Size of a KV pool in the host's memory; None where it is elsewhere, or depends on what is free."""
+    return _kv_bytes_said(config) if config.device == "cpu" else None
 
 
 def check_asked(config: ServeConfig, plan: KvPlan) -> None:

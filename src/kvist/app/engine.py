@@ -20,6 +20,7 @@ from kvist.app.cache_dir import cache_root, make_private
 from kvist.app.config import ServeConfig
 from kvist.app.fabric import OpenFabric, Stored, opened_fabric
 from kvist.app.identity import kv_namespace
+from kvist.app.kv_memory import ReservedMemory, beside_weights
 from kvist.app.locate import ModelFiles
 from kvist.app.memory import bytes_free
 from kvist.app.progress import Progress, Report
@@ -44,6 +45,7 @@ from kvist.engine.backends.device import (
     set_threads,
     torch_dtype,
 )
+from kvist.engine.backends.host_memory import TouchedMemory
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.loading import load_model, weights_bytes
 from kvist.engine.backends.tiles import TILE_ROWS
@@ -87,7 +89,11 @@ def read_geometry(directory: Path) -> ModelGeometry:
 
 @contextlib.contextmanager
 def started_engine(
-    files: ModelFiles, geometry: ModelGeometry, config: ServeConfig, report: Report
+    files: ModelFiles,
+    geometry: ModelGeometry,
+    config: ServeConfig,
+    report: Report,
+    memory: ReservedMemory | None = None,
 ) -> Iterator[Started]:
     """Loads a model, starts its engine, and stops it in the end with everything below it.
 
@@ -96,6 +102,7 @@ def started_engine(
         geometry: as `read_geometry` reads it from them.
         config: checked settings.
         report: takes how far the start has come.
+        memory: for KV, if some is being touched already.
 
     Raises:
         ModelError: the files do not make a model that can be served.
@@ -114,7 +121,8 @@ def started_engine(
         stored = _stored(namespace, geometry, config, expected)
         opened = stack.enter_context(opened_fabric(config, stored, report)) if config.tiers else None
         below = None if opened is None else _below(opened)
-        ground = Ground(files=files, geometry=geometry, config=config, limits=limits)
+        touched = beside_weights(memory, files.directory)
+        ground = Ground(files=files, geometry=geometry, config=config, limits=limits, memory=touched)
         backend, budget = _allocated(ground, report)
         end_threads()  # this thread computes no more, and the engine's own is not to wait for its threads
         core = EngineCore(
@@ -132,12 +140,13 @@ def started_engine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What an engine is built on."""
+    """What an engine is built on; `memory` for KV is None where none was touched before."""
 
     files: ModelFiles
     geometry: ModelGeometry
     config: ServeConfig
     limits: KvLimits
+    memory: TouchedMemory | None
 
 
 def _allocated(ground: Ground, report: Report) -> tuple[TorchBackend, Budget]:
@@ -148,19 +157,18 @@ def _allocated(ground: Ground, report: Report) -> tuple[TorchBackend, Budget]:
     report(Progress(stage="Loading weights"))
     model = load_model(ground.files.directory, geometry, dtype=torch_dtype(config.dtype), device=device)
 
-    def store_of(blocks: tuple[int, ...]) -> KvStore:
-        dtype = torch_dtype(config.dtype)
-        return KvStore(geometry.groups, blocks, block_tokens=config.block_tokens, dtype=dtype, device=device)
+    def store_of(blocks: tuple[int, ...], memory: TouchedMemory | None = None) -> KvStore:
+        dtype, size = torch_dtype(config.dtype), config.block_tokens
+        return KvStore(geometry.groups, blocks, block_tokens=size, dtype=dtype, device=device, memory=memory)
 
     workspace = _measured(
         lambda blocks: TorchBackend(model, store_of((blocks,) * len(geometry.groups))), ground, report
     )
 
     report(Progress(stage="Allocating KV memory"))
-    own = bytes_free_on(device)
-    plan = plan_kv(geometry, kv_bytes(config, bytes_free() if own is None else own, workspace), ground.limits)
+    plan = plan_kv(geometry, kv_bytes(config, _free(ground), workspace), ground.limits)
     check_asked(config, plan)
-    store = store_of(plan.blocks)
+    store = store_of(plan.blocks, ground.memory)
     budget = Budget(
         weights=weights_bytes(model),
         workspace=workspace,
@@ -173,6 +181,14 @@ def _allocated(ground: Ground, report: Report) -> tuple[TorchBackend, Budget]:
     return TorchBackend(model, store), budget
 
 
+def _free(ground: Ground) -> Bytes:
+    """Bytes that KV may take, those included that were touched for it."""
+    own = bytes_free_on(open_device(ground.config.device))
+    if own is not None:
+        return own
+    return Bytes(bytes_free() + (0 if ground.memory is None else ground.memory.nbytes))
+
+
 def _measured(make_backend: Callable[[int], TorchBackend], ground: Ground, report: Report) -> Bytes:
     """What a full step takes, after small ones in which everything is made ready that the first request needs."""
     config, limits, groups = ground.config, ground.limits, len(ground.geometry.groups)
@@ -181,6 +197,8 @@ def _measured(make_backend: Callable[[int], TorchBackend], ground: Ground, repor
         report(Progress(stage="Compiling kernels"))
         _keep_kernels()
         warm_up(make_backend, limits, groups=groups)
+    if ground.memory is not None:
+        ground.memory.wait()  # what it takes is no workspace
     report(Progress(stage="Measuring a full step"))
     # The second tile makes the masks grow, and the others are like it.
     rows = 2 * TILE_ROWS

@@ -11,6 +11,7 @@ from rich.table import Table
 from kvist.app.budget import Budget
 from kvist.app.clock import SystemClock
 from kvist.app.config import ServeConfig
+from kvist.app.kv_memory import ReservedMemory
 from kvist.app.serve import run_server
 from kvist.base.errors import KvistError
 from kvist.base.units import format_bytes
@@ -19,11 +20,12 @@ from kvist.lab.client import Target, open_client
 from kvist.lab.demo import DemoResult, render_demo, run_demo
 
 
-def serve(config: ServeConfig, *, demo: bool) -> int:
+def serve(config: ServeConfig, memory: ReservedMemory | None, *, demo: bool) -> int:
     """Serves until a signal; returns the exit status.
 
     Args:
         config: checked settings.
+        memory: for KV, if some is being touched already.
         demo: whether to hold a conversation once ready, and show what reuse saved.
 
     Raises:
@@ -41,7 +43,7 @@ def serve(config: ServeConfig, *, demo: bool) -> int:
             if demo:
                 threading.Thread(target=_demonstrate, args=(url, console), name="kvist-demo", daemon=True).start()
 
-        run_server(config, starting.enter_context(drawn()), on_ready)
+        run_server(config, starting.enter_context(drawn()), on_ready, memory)
     return 0
 
 

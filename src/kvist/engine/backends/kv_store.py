@@ -10,9 +10,7 @@ Blocks outermost are faster to copy, to write and to decode from (`bench/micro/k
 is one view, and prefill would gather each context: docs/decisions/0007-speed.md.
 """
 
-import contextlib
 import math
-import mmap
 from collections.abc import Sequence
 
 import torch
@@ -21,13 +19,14 @@ from kvist.base.errors import CapacityError
 from kvist.base.ids import BlockId
 from kvist.base.units import Bytes, format_bytes
 from kvist.engine.backends.copies import Copies, copies_of
+from kvist.engine.backends.host_memory import TouchedMemory, huge_memory
 from kvist.geometry.groups import KvGroup
 
 
 class KvStore:
     """Owns the memory; everything is allocated and touched at the start, nothing later."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  four say what is stored, two where
         self,
         groups: Sequence[KvGroup],
         blocks: Sequence[int],
@@ -35,8 +34,17 @@ class KvStore:
         block_tokens: int,
         dtype: torch.dtype,
         device: torch.device,
+        memory: TouchedMemory | None = None,
     ) -> None:
         """Allocates `blocks[i]` blocks for group i.
+
+        Args:
+            groups: of the model's layers.
+            blocks: how many of each.
+            block_tokens: tokens of a block.
+            dtype: of its numbers.
+            device: where they lie.
+            memory: of the host, all touched, which is taken as far as it goes.
 
         Raises:
             CapacityError: the memory is not there.
@@ -45,6 +53,7 @@ class KvStore:
         self.block_tokens = block_tokens
         self.dtype = dtype
         self.device = device
+        self._memory = memory
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
         for group, count in zip(groups, blocks, strict=True):
@@ -88,8 +97,10 @@ class KvStore:
     def _allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
         size = math.prod(shape) * self.dtype.itemsize
         try:
+            if self._memory is not None and size and (taken := self._memory.take(size)) is not None:
+                return torch.frombuffer(taken, dtype=self.dtype).view(shape)
             if self.device.type == "cpu" and size:
-                reserved = torch.frombuffer(_huge_memory(size), dtype=self.dtype).view(shape)
+                reserved = torch.frombuffer(huge_memory(size), dtype=self.dtype).view(shape)
             else:
                 reserved = torch.empty(shape, dtype=self.dtype, device=self.device)
             # Filled, not merely reserved: memory that is not there must be missed now and not mid-request.
@@ -97,11 +108,3 @@ class KvStore:
         # The last two: more than the system's, or 64 bits, can count.
         except (RuntimeError, MemoryError, OSError, TypeError, OverflowError) as error:
             raise CapacityError(f"cannot allocate {format_bytes(size)} of KV memory; lower --kv-memory") from error
-
-
-def _huge_memory(size: int) -> mmap.mmap:
-    """Private memory in pages as large as the system will give: blocks are scattered, and each page has to be found."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a system without such pages gives others
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from depth import examples
 from kvist.base.errors import CapacityError
 from kvist.base.ids import BlockId
-from kvist.base.units import Tokens
+from kvist.base.units import Bytes, Tokens
 from kvist.engine.backends.device import torch_dtype
+from kvist.engine.backends.host_memory import TouchedMemory
 from kvist.engine.backends.kv_store import KvStore
 from kvist.geometry.config import geometry_from_config
 from kvist.geometry.groups import Dtype, KvGroup
@@ -121,3 +122,27 @@ def test_a_group_without_blocks_has_nothing_to_copy() -> None:
     kept.copy_in(0, [], [])
     with pytest.raises(AssertionError, match="group 0 has no blocks"):
         kept.copy_out(0, [BlockId(0)], [memoryview(bytearray(4))])
+
+
+def test_it_lies_in_memory_that_was_touched_as_far_as_that_goes() -> None:
+    groups = (group(0, 1), group(2, window=8))
+    memory = TouchedMemory(Bytes(8 * 2**20))
+    before = KvStore(groups, (3, 2), block_tokens=4, dtype=torch.bfloat16, device=CPU)
+    kept = KvStore(groups, (3, 2), block_tokens=4, dtype=torch.bfloat16, device=CPU, memory=memory)
+    tensors = [*kept.keys, *kept.values]
+    assert [each.shape for each in tensors] == [each.shape for each in (*before.keys, *before.values)]
+    assert kept.nbytes == before.nbytes
+    assert not any(each.any() for each in tensors)
+    starts = sorted(each.data_ptr() for each in tensors)
+    assert starts[-1] - starts[0] < memory.nbytes
+    for number, each in enumerate(tensors, start=1):
+        each.fill_(number)
+    assert all(bool((each == number).all()) for number, each in enumerate(tensors, start=1))
+
+
+def test_what_touched_memory_does_not_hold_is_allocated_and_zero() -> None:
+    memory = TouchedMemory(Bytes(2**16))
+    kept = KvStore((group(),), (20_000,), block_tokens=4, dtype=torch.float32, device=CPU, memory=memory)
+    assert kept.keys[0].untyped_storage().nbytes() > memory.nbytes
+    assert not kept.keys[0].any()
+    assert not kept.values[0].any()
