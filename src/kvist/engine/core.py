@@ -267,7 +267,7 @@ class EngineCore:
             return None
         began_s = self._time_s()
         try:
-            draws = self._backend.run(self._seats.batch(plan.sequences, plan.counts))
+            draws = self._backend.run(self._seats.batch(plan))
         except CapacityError as error:
             self._memory_short = True
             self._counters.out_of_memory += 1

@@ -18,10 +18,12 @@ class Plan:
     Attributes:
         sequences: each once.
         counts: for each at least 1 token.
+        decodes: said where everybody computes the one token that is left, and nobody a prompt.
     """
 
     sequences: list[Sequence]
     counts: list[int]
+    decodes: bool = False
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -51,7 +53,7 @@ def plan_step(running: Iterable[Sequence], *, step_tokens: int, block_tokens: in
     remaining = [len(sequence.tokens) - sequence.computed for sequence in sequences]  # as `Sequence.remaining`
     decoding = remaining.count(1)
     if decoding == len(sequences):
-        return Plan(sequences=sequences, counts=remaining)
+        return Plan(sequences=sequences, counts=remaining, decodes=True)
     return plan_of(_divided(sequences, step_tokens - decoding, block_tokens))
 
 

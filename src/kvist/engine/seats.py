@@ -11,7 +11,8 @@ from collections.abc import Sequence as Seq
 from itertools import chain
 
 from kvist.base.ids import BlockId, RequestId
-from kvist.engine.batch import Batch, GroupTable, integers
+from kvist.engine.batch import Batch, DrawSpec, GroupTable, integers
+from kvist.engine.schedule import Plan
 from kvist.engine.sequence import Sequence
 
 _WIDTH = 64
@@ -34,6 +35,7 @@ class Seats:
         self._latest: list[Sequence] = []
         self._request_ids: list[RequestId] = []
         self._column = integers()
+        self._certain: list[DrawSpec] | None = None
 
     def __len__(self) -> int:
         """Free seats."""
@@ -51,29 +53,28 @@ class Seats:
         self._free.append(sequence.seat)
         sequence.seat = None
 
-    def batch(self, sequences: list[Sequence], counts: list[int]) -> Batch:
-        """The next tokens of each sequence, so many of each, as work for a backend; their blocks must be there.
-
-        Args:
-            sequences: who sits, each once.
-            counts: for each at least 1, and at most what remains.
-        """
+    def batch(self, plan: Plan) -> Batch:
+        """The next tokens of each sequence, as work for a backend; who is planned sits, and has the blocks for it."""
+        sequences, counts = plan.sequences, plan.counts
         for sequence in sequences:
             if sequence.table.changed_from is not None:
                 self._write(sequence, sequence.table.take_changes())
         if sequences != self._latest:
-            self._latest = list(sequences)
-            self._request_ids = [sequence.request.id for sequence in sequences]
-            self._column = integers([seat for sequence in sequences if (seat := sequence.seat) is not None])
+            self._remember(sequences)
         starts = integers([sequence.computed for sequence in sequences])
-        if max(counts) == 1:
-            tokens = integers([sequence.tokens[start] for sequence, start in zip(sequences, starts, strict=True)])
+        if plan.decodes:
+            tokens = integers([sequence.tokens[-1] for sequence in sequences])
             positions = starts
         else:
             spans = [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
             pieces = zip(sequences, spans, strict=True)
             tokens = integers(chain.from_iterable(each.tokens[span.start : span.stop] for each, span in pieces))
             positions = integers(chain.from_iterable(spans))
+        draws: Seq[DrawSpec | None]
+        if plan.decodes and self._certain is not None:
+            draws = self._certain
+        else:
+            draws = [sequence.draw_after(count) for sequence, count in zip(sequences, counts, strict=True)]
         return Batch(
             request_ids=self._request_ids,
             tokens=tokens,
@@ -81,16 +82,18 @@ class Seats:
             starts=starts,
             counts=integers(counts),
             seats=self._column,
-            draws=[
-                # The first is what `draw_after` says most often, and as many calls of it less.
-                sequence.certain
-                if sequence.certain is not None and sequence.computed + count == len(sequence.tokens)
-                else sequence.draw_after(count)
-                for sequence, count in zip(sequences, counts, strict=True)
-            ],
+            draws=draws,
             tables=self.tables,
             block_tokens=self._block_tokens,
         )
+
+    def _remember(self, sequences: list[Sequence]) -> None:
+        """Keeps what is the same in every batch of these sequences."""
+        self._latest = list(sequences)
+        self._request_ids = [sequence.request.id for sequence in sequences]
+        self._column = integers([seat for sequence in sequences if (seat := sequence.seat) is not None])
+        certain = [sequence.certain for sequence in sequences if sequence.certain is not None]
+        self._certain = certain if len(certain) == len(sequences) else None
 
     def _write(self, sequence: Sequence, runs: Iterable[tuple[int, Seq[BlockId]]]) -> None:
         seat = sequence.seat

@@ -57,6 +57,16 @@ def test_a_step_is_divided(lengths: list[tuple[int, int]], step_tokens: int, exp
     assert plan(lengths, step_tokens) == expected
 
 
+@pytest.mark.parametrize(
+    ("lengths", "decodes"), [([(5, 4), (9, 8)], True), ([(5, 4), (9, 7)], False), ([(1, 0)], True), ([(5, 0)], False)]
+)
+def test_a_step_decodes_if_each_computes_the_one_token_that_is_left(
+    lengths: list[tuple[int, int]], *, decodes: bool
+) -> None:
+    made = plan_step([sequence(*each) for each in lengths], step_tokens=1 + len(lengths), block_tokens=4)
+    assert made.decodes is decodes
+
+
 @st.composite
 def running(draw: st.DrawFn) -> list[tuple[int, int]]:
     """Sequences, as (tokens, computed); decoding ones among them."""

@@ -1,6 +1,7 @@
 """A row is what its sequence's block table lists, however the table came to list it."""
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,11 +16,21 @@ from kvist.blocks.pool import BlockPool
 from kvist.blocks.prefix import PrefixCache
 from kvist.blocks.table import BlockTable
 from kvist.blocks.window import Retention
-from kvist.engine.batch import Drawn
+from kvist.engine.batch import Drawn, DrawSpec
+from kvist.engine.draw import uniforms
+from kvist.engine.request import Sampling
+from kvist.engine.schedule import Plan
 from kvist.engine.seats import Seats
 from kvist.engine.sequence import Sequence
 
 SIZE, SEATS, WINDOW = 4, 3, 6
+GREEDY = Sampling(temperature=0)
+
+
+def planned(sequences: Seq[Sequence], counts: Seq[int]) -> Plan:
+    """A plan, which says so where everybody decodes."""
+    decodes = all(count == sequence.remaining == 1 for sequence, count in zip(sequences, counts, strict=True))
+    return Plan(sequences=list(sequences), counts=list(counts), decodes=decodes)
 
 
 class Room:
@@ -30,9 +41,10 @@ class Room:
         self.cache = PrefixCache(namespace_of({}), pools, [None, Tokens(WINDOW)], block_tokens=SIZE)
         self.seats = Seats(SEATS, groups=2, block_tokens=SIZE)
         self.turns = 0
+        self.draws: list[DrawSpec | None] = []
 
-    def sit(self, name: str, prompt: Seq[int]) -> Sequence:
-        request = request_of(name, tuple(prompt), output=500)
+    def sit(self, name: str, prompt: Seq[int], sampling: Sampling = GREEDY) -> Sequence:
+        request = replace(request_of(name, tuple(prompt), output=500), sampling=sampling)
         key = tenant_key(b"", request.tenant)
         table = BlockTable(self.cache, request.id, Retention())
         sequence = Sequence(request, HashChain(key, block_tokens=SIZE), table, tenant_tag(key))
@@ -51,7 +63,9 @@ class Room:
         """Computes tokens, draws where the text ends, and compares every row before that and after."""
         for sequence, count in zip(sequences, counts, strict=True):
             sequence.table.grow(sequence.computed + count)
-        for chunk, sequence, count in zip(self.seats.batch(sequences, counts), sequences, counts, strict=True):
+        batch = self.seats.batch(planned(sequences, counts))
+        self.draws = list(batch.draws)
+        for chunk, sequence, count in zip(batch, sequences, counts, strict=True):
             assert (chunk.request_id, chunk.start) == (sequence.request.id, sequence.computed)
             end = sequence.computed + count
             assert list(chunk.tokens) == sequence.tokens[sequence.computed : end]
@@ -69,7 +83,7 @@ def test_a_step_of_several_lies_end_to_end() -> None:
     one, two = room.sit("one", [1, 2, 3, 4, 5]), room.sit("two", [6, 7])
     one.table.grow(3)
     two.table.grow(2)
-    batch = room.seats.batch([two, one], [2, 3])
+    batch = room.seats.batch(planned([two, one], [2, 3]))
     assert (list(batch.tokens), list(batch.positions)) == ([6, 7, 1, 2, 3], [0, 1, 0, 1, 2])
     assert (list(batch.starts), list(batch.counts)) == ([0, 0], [2, 3])
     assert list(batch.seats) == [two.seat, one.seat]
@@ -82,9 +96,27 @@ def test_rows_of_a_step_in_which_all_decode_are_one_token_each() -> None:
     room.step(sequences, [3, 7])
     for sequence in sequences:
         sequence.table.grow(sequence.computed + 1)
-    batch = room.seats.batch(sequences, [1, 1])
+    batch = room.seats.batch(planned(sequences, [1, 1]))
     assert list(batch.positions) == list(batch.starts) == [3, 7]
     assert list(batch.tokens) == [sequence.tokens[-1] for sequence in sequences]
+    assert batch.draws == [DrawSpec(GREEDY, 0.0)] * 2
+
+
+def test_only_where_everybody_is_certain_are_draws_kept_from_step_to_step() -> None:
+    room = Room()
+    sure, chance = room.sit("sure", [9] * 3), room.sit("chance", [8] * 3, Sampling(temperature=1, seed=7))
+    room.step([sure, chance], [3, 3])
+    drawn = []
+    for _ in range(3):
+        room.step([sure, chance], [1, 1])
+        drawn.append([room.draws[0], room.draws[1]])
+    assert [first for first, _ in drawn] == [DrawSpec(GREEDY, 0.0)] * 3
+    assert [second for _, second in drawn] == [
+        DrawSpec(Sampling(temperature=1, seed=7), number) for number in uniforms(7, 1, 3)
+    ]
+    room.step([chance], [1])
+    room.step([sure], [1])
+    assert room.draws == [DrawSpec(GREEDY, 0.0)]
 
 
 def test_a_block_that_another_sealed_first_is_in_the_row_of_who_moves_over() -> None:
