@@ -12,6 +12,7 @@ import pytest
 
 from kvist.app.config import ServeConfig, read_config
 from kvist.app.engine import Started, read_geometry, started_engine
+from kvist.app.kv_memory import reserved_ahead
 from kvist.app.locate import ModelFiles
 from kvist.app.progress import Progress
 from kvist.base.errors import CapacityError, ConfigError, ModelError
@@ -71,6 +72,19 @@ def ask(started: Started, name: str, prompt: list[int], output: int) -> list[Eve
     while isinstance(found[-1], Admitted | TokenDrawn):
         found.append(events.get(timeout=60))
     return found
+
+
+def test_its_kv_lies_in_the_memory_that_was_touched_for_it(gemma: ModelFiles) -> None:
+    config = settings()
+    reserved = reserved_ahead(config)
+    assert reserved is not None
+    before = reserved.memory.nbytes
+    with started_engine(gemma, read_geometry(gemma.directory), config, lambda _: None, reserved) as started:
+        assert len(ask(started, "one", [5, 6, 7], 2)) == 4
+        assert reserved.memory.nbytes == before
+        assert reserved.memory.take(before - started.budget.kv + 1) is None
+    with start(gemma) as (other, _):
+        assert other.budget.kv == started.budget.kv
 
 
 def test_a_started_engine_answers_as_transformers_does_and_from_its_cache_the_second_time(gemma: ModelFiles) -> None:

@@ -92,3 +92,19 @@ def test_without_the_engine_s_packages_it_says_what_to_install(module: str) -> N
     (line,) = run.stderr.splitlines()
     assert line.startswith(f"kvist serve: {module} is not installed; run: ")
     assert "kvist[engine]" in line
+
+
+IMPORTED = """
+import gc
+from kvist.cli.main import main
+assert main(["serve", "--model", "/nowhere", "--kv-memory", "1MiB", "--port", "0"]) != 0
+print(gc.isenabled(), gc.get_freeze_count(), *(len(gc.get_objects(generation)) for generation in range(3)))
+"""
+
+
+def test_what_was_imported_is_not_searched_for_garbage_and_what_comes_after_it_is() -> None:
+    run = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
+    enabled, frozen, *searched = run.stdout.split()
+    assert enabled == "True"
+    assert int(frozen) > 100_000
+    assert sum(map(int, searched)) < 20_000
