@@ -53,9 +53,22 @@ def project(
         [rows, outputs].
     """
     rows = x.shape[0]
-    if not 0 < rows <= ROWS_FEW or x.dtype not in DTYPES:
-        assert program is None, f"{rows} rows of {x.dtype} are not computed by a kernel"
-        return _many(x, weight, bias, plus)
+    if 0 < rows <= ROWS_FEW and x.dtype in DTYPES:
+        return project_few(x, weight, bias, plus=plus, program=program)
+    assert program is None, f"{rows} rows of {x.dtype} are not computed by a kernel"
+    return _many(x, weight, bias, plus)
+
+
+def project_few(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    plus: torch.Tensor | None = None,
+    program: Program | None = None,
+) -> torch.Tensor:
+    """What `project` does with few rows, done with any number of them, but at least one."""
+    rows = x.shape[0]
     side_by_side = x.stride(-1) == 1 and (rows == 1 or x.stride(0) >= x.shape[1])
     assert program is None or side_by_side, "what a program reads is there when it runs, and so cannot be a copy"
     x = x if side_by_side else x.contiguous()
