@@ -129,6 +129,6 @@ def run(name: str, argv: Sequence[str], parser: argparse.ArgumentParser, make: C
     summaries = summarise(cases, samples)
     Console(width=150).print(table(name, summaries))
     if args.json is not None:
-        results = {"samples": samples, "summary": summaries}
+        results: dict[str, Sequence[object]] = {"samples": samples, "summary": summaries}
         content = script_document(name, provenance, vars(args), results)
         write_json(args.json, content)

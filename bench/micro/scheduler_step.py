@@ -239,7 +239,7 @@ def main(argv: Sequence[str]) -> None:
     summaries = summarise(cases, samples)
     Console(width=170).print(table("scheduler_step", summaries))
     if args.json is not None:
-        results = {"samples": samples, "summary": summaries}
+        results: dict[str, Sequence[object]] = {"samples": samples, "summary": summaries}
         write_json(args.json, script_document("scheduler_step", provenance, vars(args), results))
 
 
