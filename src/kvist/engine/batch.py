@@ -57,6 +57,8 @@ class GroupTable:
         What was made of `blocks` before stays what it was when the matrix grows, so look at it anew in each step.
         """
         new = integers(blocks)
+        if not new:
+            return  # even nothing is not put into an array while somebody looks at its memory
         if index + len(new) > self.width:
             self._widen(max(index + len(new), 2 * self.width))
         begin = seat * self.width + index

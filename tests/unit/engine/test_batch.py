@@ -85,6 +85,14 @@ def test_a_row_that_grows_moves_nobody_s_blocks() -> None:
     assert held.tolist() == [0, 10, 1, 11, 2, 12]
 
 
+def test_nothing_is_written_while_somebody_looks() -> None:
+    table = GroupTable(2, 4)
+    table.write(1, 0, [5, 6])
+    held = np.frombuffer(table.blocks, np.int64)
+    table.write(1, 2, [])
+    assert held.tolist() == [0, 0, 0, 0, 5, 6, 0, 0]
+
+
 @pytest.mark.parametrize("index", [0, 1, 5])
 def test_a_row_is_written_from_any_index(index: int) -> None:
     table = GroupTable(2, 8)

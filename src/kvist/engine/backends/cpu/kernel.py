@@ -10,7 +10,6 @@ the caller alone.
 """
 
 import ctypes
-import hashlib
 import math
 import os
 import pickle
@@ -21,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
-import numba
 import torch
 from numba import cfunc, types
 
+from kvist.engine.backends.cpu.keeping import Kept, kept_in
 from kvist.engine.backends.cpu.numbers import FAST, call, inlined, slot, slots_at
 
 DTYPES: dict[torch.dtype, Any] = {torch.bfloat16: types.uint16, torch.float32: types.float32}
@@ -36,20 +35,13 @@ _LINE_BYTES = 64
 _NOT_KEPT = (OSError, EOFError, RuntimeError, ValueError, TypeError, LookupError, pickle.UnpicklingError)
 """What the compiler raises where its directory cannot be written, or a file in it is torn or something else."""
 
-_keeps: list[Path] = []
+_keeps: list[Kept] = []
 
 
 def keep_compiled(directory: Path) -> None:
-    """Has kernels that are compiled from now on kept in a private directory, and found there by later processes.
-
-    The compiler notices a changed kernel, but not a changed function that the kernel calls: so each state of this
-    package has a directory of its own in there.
-    """
-    sources = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        sources.update(path.read_bytes())
-    _keeps[:] = [directory / sources.hexdigest()[:16]]
-    numba.config.CACHE_DIR = str(_keeps[0])
+    """Has kernels that are compiled from now on kept in a private directory, and found there by later processes."""
+    found = kept_in(directory)
+    _keeps[:] = [] if found is None else [found]
 
 
 class Arena:
@@ -130,6 +122,8 @@ class Kernel:
         signature = types.void(types.CPointer(DTYPES[dtype]))
         try:
             compiled = cfunc(signature, fastmath=FAST, error_model="numpy", cache=bool(_keeps))(self._function)
+            for kept in _keeps:
+                kept.sign()
         except _NOT_KEPT:
             # The directory is never needed: what cannot be read from it or written to it is compiled for this process.
             compiled = cfunc(signature, fastmath=FAST, error_model="numpy")(self._function)
