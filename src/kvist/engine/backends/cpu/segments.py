@@ -88,9 +88,9 @@ def plan(reading: Reading, *, block_tokens: int, window: int | None) -> Plan:
     base = (reading.firsts[lead][span] + begin) * block_tokens
     # Each piece with each row of its span.
     pairs_of_piece = rows_of_span[span]
-    places = _runs((np.cumsum(rows_of_span) - rows_of_span)[span], pairs_of_piece)
-    row = _runs(reading.row[spans.members], rows)[places]
-    position = _runs(reading.starts[spans.members], rows)[places] - np.repeat(base, pairs_of_piece)
+    places = runs((np.cumsum(rows_of_span) - rows_of_span)[span], pairs_of_piece)
+    row = runs(reading.row[spans.members], rows)[places]
+    position = runs(reading.starts[spans.members], rows)[places] - np.repeat(base, pairs_of_piece)
     pairs = np.empty((len(row), 4), np.int64)
     pairs[:, 0] = row
     pairs[:, 1] = 0 if window is None else np.maximum(position + (1 - window), 0)
@@ -187,7 +187,7 @@ def _cut(spans: _Spans, rows: Integers, least: int) -> tuple[Integers, Integers,
     each = -(-spans.blocks // pieces)
     pieces = -(-spans.blocks // each)
     span = np.repeat(np.arange(len(pieces)), pieces)
-    offset = _runs(np.zeros_like(pieces), pieces) * each[span]
+    offset = runs(np.zeros_like(pieces), pieces) * each[span]
     return span, spans.begin[span] + offset, np.minimum(each[span], spans.blocks[span] - offset)
 
 
@@ -207,7 +207,7 @@ def _partials(row: Integers) -> tuple[Integers, Integers, int]:
     return numbers, merges, len(which)
 
 
-def _runs(first: Integers, counts: Integers) -> Integers:
+def runs(first: Integers, counts: Integers) -> Integers:
     """first[0], first[0] + 1, ..., `counts[0]` of them, then the same of the next, and so on."""
     ends = np.cumsum(counts)
-    return np.repeat(first - ends + counts, counts) + np.arange(ends[-1])
+    return np.repeat(first - ends + counts, counts) + np.arange(ends[-1] if len(ends) else 0)

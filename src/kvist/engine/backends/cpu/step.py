@@ -14,7 +14,8 @@ from kvist.engine.backends.cpu.few import Pool, Readers, Scratch, attend_few
 from kvist.engine.backends.cpu.kernel import Program
 from kvist.engine.backends.cpu.many import ManyRows
 from kvist.engine.backends.cpu.rotate import KvTarget
-from kvist.engine.backends.cpu.segments import Integers, Plan, Reading, plan
+from kvist.engine.backends.cpu.segments import Integers, Reading
+from kvist.engine.backends.cpu.steady import SteadyPlan
 from kvist.engine.backends.kv_store import KvStore
 from kvist.engine.backends.tiles import AttentionRule
 from kvist.engine.batch import Batch, GroupTable
@@ -31,14 +32,16 @@ ROWS_KEPT = 64
 class GroupMemory:
     """Where one KV group's plan and places lie, in every step of few rows: programs of kernels know these addresses."""
 
-    def __init__(self, scratch: Scratch) -> None:
+    def __init__(self, plans: SteadyPlan, scratch: Scratch) -> None:
         """Has no plan yet."""
+        self._plans = plans
         self._scratch = scratch
         self._readers: Readers | None = None
         self._places = torch.zeros(ROWS_KEPT, dtype=torch.int64)
 
-    def readers(self, plan: Plan) -> Readers:
+    def readers(self, reading: Reading) -> Readers:
         """The same each time, with another plan."""
+        plan = self._plans.of(reading)
         if self._readers is None:
             self._readers = Readers(plan, self._scratch)
         else:
@@ -64,7 +67,10 @@ class CpuMemory:
         self.store = store
         self.scratch = Scratch()
         self.many = ManyRows()
-        self.groups = [GroupMemory(self.scratch) for _ in store.groups]
+        self.groups = [
+            GroupMemory(SteadyPlan(block_tokens=store.block_tokens, window=group.window), self.scratch)
+            for group in store.groups
+        ]
         self.group_of = {layer: group for layer, (group, _) in places.items()}
         self.pools = {
             layer: Pool(
@@ -121,8 +127,7 @@ class CpuStep:
         self.is_few = not len(columns.many)
         self.pending: list[Program] = []
         self._groups = [
-            _group_step(columns, table, group.window, kept)
-            for table, group, kept in zip(batch.tables, memory.store.groups, memory.groups, strict=True)
+            _group_step(columns, table, kept) for table, kept in zip(batch.tables, memory.groups, strict=True)
         ]
 
     def window(self, index: int) -> int | None:
@@ -205,14 +210,15 @@ class _Columns:
             np.frombuffer(column, np.int64) for column in (batch.starts, batch.counts, batch.seats, batch.positions)
         )
         self.first_rows = np.cumsum(self.counts) - self.counts
-        self.few = np.flatnonzero(self.counts <= ROWS_FEW)
-        self.many = np.flatnonzero(self.counts > ROWS_FEW)
+        is_many = self.counts > ROWS_FEW
+        self.many = np.flatnonzero(is_many)
+        self.few = np.flatnonzero(~is_many) if len(self.many) else slice(None)
 
 
-def _group_step(columns: _Columns, table: GroupTable, window: int | None, kept: GroupMemory) -> GroupStep:
+def _group_step(columns: _Columns, table: GroupTable, kept: GroupMemory) -> GroupStep:
     blocks, firsts = np.frombuffer(table.blocks, np.int64), np.frombuffer(table.firsts, np.int64)
     readers = None
-    if len(columns.few):
+    if len(columns.many) < len(columns.counts):
         seats = columns.seats[columns.few]
         live = firsts[seats]
         reading = Reading(
@@ -223,7 +229,7 @@ def _group_step(columns: _Columns, table: GroupTable, window: int | None, kept: 
             rows=columns.counts[columns.few],
             row=columns.first_rows[columns.few],
         )
-        readers = kept.readers(plan(reading, block_tokens=columns.block_tokens, window=window))
+        readers = kept.readers(reading)
     return GroupStep(
         places=kept.places(_places(columns, table, blocks)),
         readers=readers,
