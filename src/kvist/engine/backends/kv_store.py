@@ -6,8 +6,8 @@ of one head lie together and a run of consecutive blocks can be read without cop
     keys[group]    [layers, kv_heads, blocks * block_tokens, head_dim_k]
     values[group]  [layers, kv_heads, blocks * block_tokens, head_dim_v]
 
-Blocks outermost are faster to copy, to write and to decode from (`bench/micro/kv_layout.py`), but then no run of blocks
-is one view, and prefill would gather each context: docs/decisions/0007-speed.md.
+Blocks outermost are faster to copy and to write, and slower to decode from where blocks follow each other, which they
+mostly do: `bench/micro/kv_layout.py`, docs/decisions/0007-speed.md.
 """
 
 import math
