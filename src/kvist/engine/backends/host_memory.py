@@ -13,7 +13,7 @@ from kvist.base.units import Bytes
 _PIECE_BYTES = 16 * 2**20
 """Touched at once: short enough to stop between two, and to let others map memory in between."""
 
-_PAGE_BYTES = 4096
+_ALIGNMENT_BYTES = 4096
 """Tensors begin at multiples of this."""
 
 _ROUNDING_BYTES = 2**16
@@ -62,7 +62,7 @@ class TouchedMemory:
     def take(self, size: int) -> memoryview | None:
         """The next bytes, when all have been touched; None where so many are not left."""
         self.wait()
-        begin = -(-self._used // _PAGE_BYTES) * _PAGE_BYTES
+        begin = -(-self._used // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         if self._memory is None or begin + size > len(self._memory):
             return None
         self._used = begin + size
