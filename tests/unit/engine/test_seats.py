@@ -164,6 +164,7 @@ def test_rows_follow_their_tables_through_lives_of_every_kind(data: st.DataObjec
             room.seats.leave(interrupted)
             interrupted.stop()
             room.resume(interrupted)
+        assert len({each.seat for each in sequences} - {None}) == SEATS, "each sits, and by itself"
 
 
 def test_a_row_longer_than_any_before_it_widens_the_table() -> None:
