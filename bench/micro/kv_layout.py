@@ -29,7 +29,7 @@ from kvist.base.ids import BlockId
 from kvist.engine.backends.cpu.few import Pool, Readers, Scratch, attend_few
 from kvist.engine.backends.cpu.kernel import Kernel, vector
 from kvist.engine.backends.cpu.many import ManyRows
-from kvist.engine.backends.cpu.numbers import Slots, integers, prefetch, slot
+from kvist.engine.backends.cpu.numbers import Given, integer, integers, prefetch
 from kvist.engine.backends.cpu.numbers import vector as vector_of
 from kvist.engine.backends.cpu.reads import AHEAD_BLOCKS
 from kvist.engine.backends.cpu.segments import Reading, plan
@@ -47,41 +47,41 @@ KeysAndValues = tuple[torch.Tensor, torch.Tensor]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def _scores(slots: Slots) -> None:
+def _scores(given: Given) -> None:
     """Scores of three queries with blocks of keys as they lie: keys, query, into, head bytes, heads, then blocks."""
-    blocks, into = integers(slots, 5), slot(slots, 2)
-    for head in range(slot(slots, 4)):
-        begin = slot(slots, 0) + head * slot(slots, 3)
+    blocks, into = integers(given, 5), integer(given, 2)
+    for head in range(integer(given, 4)):
+        begin = integer(given, 0) + head * integer(given, 3)
         for i in range(len(blocks)):
             near = (blocks[min(i + AHEAD_BLOCKS, len(blocks) - 1)] - blocks[i]) * BLOCK_BYTES
             for m in range(3):
-                query = slot(slots, 1) + (head * 3 + m) * WIDTH * 2
+                query = integer(given, 1) + (head * 3 + m) * WIDTH * 2
                 for half in range(2):
                     keys = begin + blocks[i] * BLOCK_BYTES + half * BLOCK_BYTES // 2
-                    score(slots, (query, keys, WIDTH * 2, 7, WIDTH, into + (m * SIZE + half * 8) * 4, near * (m == 0)))
+                    score(given, (query, keys, WIDTH * 2, 7, WIDTH, into + (m * SIZE + half * 8) * 4, near * (m == 0)))
 
 
-def _scores_transposed(slots: Slots) -> None:
+def _scores_transposed(given: Given) -> None:
     """The same of transposed keys; queries are float32, and scores are added to."""
-    blocks, into = integers(slots, 5), slot(slots, 2)
-    for head in range(slot(slots, 4)):
-        begin = slot(slots, 0) + head * slot(slots, 3)
-        query = slot(slots, 1) + head * 3 * WIDTH * 4
+    blocks, into = integers(given, 5), integer(given, 2)
+    for head in range(integer(given, 4)):
+        begin = integer(given, 0) + head * integer(given, 3)
+        query = integer(given, 1) + head * 3 * WIDTH * 4
         for i in range(len(blocks)):
             near = (blocks[min(i + AHEAD_BLOCKS, len(blocks) - 1)] - blocks[i]) * BLOCK_BYTES
             keys = begin + blocks[i] * BLOCK_BYTES
-            blend(slots, (keys, SIZE * 2, WIDTH, query, WIDTH * 4, 2, into, SIZE * 4, near, SIZE))
+            blend(given, (keys, SIZE * 2, WIDTH, query, WIDTH * 4, 2, into, SIZE * 4, near, SIZE))
 
 
-def _gather(slots: Slots) -> None:
+def _gather(given: Given) -> None:
     """Copies one layer's blocks of blocks outermost by heads: the layer, into, blocks; asks for three blocks ahead."""
-    layer, into, blocks = vector_of(slots, 0), vector_of(slots, 2), integers(slots, 4)
+    layer, into, blocks = vector_of(given, 0), vector_of(given, 2), integers(given, 4)
     run, apart = SIZE * WIDTH, LAYERS * KV_HEADS * SIZE * WIDTH
     for i in range(len(blocks)):
         begin, near = blocks[i] * apart, blocks[min(i + AHEAD_BLOCKS, len(blocks) - 1)] * apart
         for head in range(KV_HEADS):
             for ahead in range(0, run, 32):
-                prefetch(slot(slots, 0) + (near + head * run + ahead) * 2)
+                prefetch(integer(given, 0) + (near + head * run + ahead) * 2)
             at = (head * len(blocks) + i) * run
             into[at : at + run] = layer[begin + head * run : begin + (head + 1) * run]
 
@@ -176,8 +176,8 @@ class Bench:
         def outermost(layer: int) -> KeysAndValues:
             for pool, into in zip(self.outermost, held, strict=True):
                 layer_at = pool.data_ptr() + layer * KV_HEADS * SIZE * WIDTH * 2
-                slots = (layer_at, pool.numel(), *vector(into.view(-1)), *vector(blocks))
-                GATHER(torch.bfloat16, *slots)
+                given = (layer_at, pool.numel(), *vector(into.view(-1)), *vector(blocks))
+                GATHER(torch.bfloat16, *given)
             return read[0], read[1]
 
         def attend(reading: Callable[[int], KeysAndValues]) -> None:

@@ -26,7 +26,7 @@ from kvist.base.errors import KvistError
 from kvist.engine.backends.cpu import kernel
 from kvist.engine.backends.cpu.dots import AHEAD_BYTES
 from kvist.engine.backends.cpu.kernel import Kernel, Program, share
-from kvist.engine.backends.cpu.numbers import Slots, integers, prefetch, slot
+from kvist.engine.backends.cpu.numbers import Given, integer, integers, prefetch
 from kvist.engine.backends.cpu.products import project_few
 from kvist.lab.report import check_writable, script_document, script_provenance, write_json
 from kvist.lab.spread import Spread, spread
@@ -70,11 +70,11 @@ class Summary:
     gb_per_s: float
 
 
-def _read(slots: Slots) -> None:
+def _read(given: Given) -> None:
     """Adds up a thread's share of numbers, with memory asked for ahead as products ask."""
-    numbers, found = integers(slots, 0), integers(slots, 2)
+    numbers, found = integers(given, 0), integers(given, 2)
     first, end = share(len(numbers), 64)
-    mine, begin, total = numbers[first:end], slot(slots, 0) + first * 8, 0
+    mine, begin, total = numbers[first:end], integer(given, 0) + first * 8, 0
     for place in range(0, len(mine), 64):
         part = mine[place : place + 64]
         for line in range(0, 512, 64):

@@ -57,7 +57,7 @@ class Watch:
         kv_heads: of the model.
         step: that is being computed and counted; None: nothing is counted.
         parts: of the steps so far, by name.
-        added: what was added to programs, by the address of its slots: its part, and what it needs.
+        added: what was added to programs, by the address of its arguments: its part, and what it needs.
     """
 
     kv_heads: int
@@ -92,11 +92,11 @@ class Watch:
                 function(*programs)
                 return
             for program in programs:
-                for address, slots in zip(program.table[::2], program.table[1::2], strict=True):
+                for address, given in zip(program.table[::2], program.table[1::2], strict=True):
                     begun_s = time.perf_counter()
-                    kernel._run(address, slots, torch.get_num_threads(), 0)  # noqa: SLF001 - a program of one
+                    kernel._run(address, given, torch.get_num_threads(), 0)  # noqa: SLF001 - a program of one
                     took_s = time.perf_counter() - begun_s
-                    name, needed = self.added.get(slots, ("others", _nothing))
+                    name, needed = self.added.get(given, ("others", _nothing))
                     self._part(name).add(took_s, needed())
 
         return watched

@@ -127,11 +127,11 @@ class Calls:
         if frame.f_code is Program.add.__code__:
             weight = _weight_of(frame)
             if weight is not None:
-                self._weights[frame.f_locals["slots"].buffer_info()[0]] = weight
+                self._weights[frame.f_locals["given"].buffer_info()[0]] = weight
         elif frame.f_code is kernel.run.__code__:
             for program in frame.f_locals["programs"]:
                 self.counts.kernels += len(program.table) // 2
-                self.counts.weights += [self._weights[slots] for slots in program.table[1::2] if slots in self._weights]
+                self.counts.weights += [self._weights[given] for given in program.table[1::2] if given in self._weights]
         elif frame.f_code is Kernel.__call__.__code__ and frame.f_locals["program"] is None:
             self.counts.teams += 1
             if frame.f_locals["self"] is not kernel._IN_TURN:

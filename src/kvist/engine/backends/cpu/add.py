@@ -3,7 +3,7 @@
 import torch
 
 from kvist.engine.backends.cpu.kernel import Kernel, Program, empty, matrix, share
-from kvist.engine.backends.cpu.numbers import Slots, narrow, slot, widen
+from kvist.engine.backends.cpu.numbers import Given, integer, narrow, widen
 from kvist.engine.backends.cpu.numbers import matrix as matrix_of
 
 
@@ -25,12 +25,12 @@ def added(x: torch.Tensor, y: torch.Tensor, *, program: Program | None = None) -
     return found
 
 
-def _add(slots: Slots) -> None:
-    x, y, found = matrix_of(slots, 0), matrix_of(slots, 3), matrix_of(slots, 6)
-    first, end = share(slot(slots, 1), 1)
+def _add(given: Given) -> None:
+    x, y, found = matrix_of(given, 0), matrix_of(given, 3), matrix_of(given, 6)
+    first, end = share(integer(given, 1), 1)
     for row in range(first, end):
         one, other, target = x[row], y[row], found[row]
-        for i in range(slot(slots, 9)):
+        for i in range(integer(given, 9)):
             target[i] = narrow(widen(one[i]) + widen(other[i]), target)
 
 

@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 
 from kvist.engine.backends.cpu import kernel
 from kvist.engine.backends.cpu.kernel import Kernel, share
-from kvist.engine.backends.cpu.numbers import Array, Node, Slots, inlined, integers, matrix, slot
+from kvist.engine.backends.cpu.numbers import Array, Given, Node, inlined, integer, integers, matrix
 
 _PART = 4096
 """Numbers whose largest is known before a token is looked for: only where that is a new one is it looked for."""
@@ -62,10 +62,10 @@ def _order(number: Array) -> Array:
     return np.int32(0x7FFFFFFF) if size > np.int32(_INFINITE) else np.int32(signed)
 
 
-def _best(slots: Slots) -> None:
+def _best(given: Given) -> None:
     """Each thread has some rows."""
-    logits, found = matrix(slots, 0), integers(slots, 3)
-    rows, vocab = logits.shape[0], slot(slots, 5)
+    logits, found = matrix(given, 0), integers(given, 3)
+    rows, vocab = logits.shape[0], integer(given, 5)
     first, end = share(rows, 1)
     for row in range(first, end):
         top, part = np.int32(-0x80000000), 0

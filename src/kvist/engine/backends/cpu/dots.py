@@ -60,7 +60,7 @@ def _dots(rows: int) -> Any:  # noqa: ANN401 - what an instruction is has a type
 dots1, dots2, dots4, dots8 = _dots(1), _dots(2), _dots(4), _dots(8)
 """Dot products of weights with up to so many rows of x, over the `whole` part of them.
 
-In kernels: `dots8(slots, (weights, x, distance, last, size, into))` with the addresses of the weights and of the first
+In kernels: `dots8(given, (weights, x, distance, last, size, into))` with the addresses of the weights and of the first
 row, bytes between rows, the number of the last row that is there, bytes of a row, and the address of as many
 float32 as the name says, where sums go; those of rows that are not there mean nothing.
 """

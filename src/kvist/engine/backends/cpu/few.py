@@ -115,7 +115,7 @@ def attend_few(  # noqa: PLR0913  five things are of attention, the sixth is whe
     columns = max(TILE_TOKENS, pool.block_tokens) + KEYS
     work = readers.scratch.take("work", (torch.get_num_threads(), ROWS_MAX * per * (2 + width_v + columns)))
     readers.expect(heads * (width_v + 2))
-    slots = (
+    given = (
         *(query.data_ptr(), rows, query.stride(0)),
         *(out.data_ptr(), rows, out.stride(0)),
         *(pool.keys.data_ptr(), kv_heads * tokens, width_k),
@@ -125,11 +125,11 @@ def attend_few(  # noqa: PLR0913  five things are of attention, the sixth is whe
         *(kv_heads, per, pool.block_tokens, head_rows, block_rows),
         *(kernel.real(rule.scaling), kernel.real(rule.softcap or 0.0)),
     )
-    attend_segments(query.dtype, *slots, program=program)
+    attend_segments(query.dtype, *given, program=program)
     if program is not None:
         program.hold(work, readers)
     if program is not None or readers.plan.partials:
-        merge_results(query.dtype, *slots, program=program)
+        merge_results(query.dtype, *given, program=program)
 
 
 def _integers(array: Integers) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kvist.engine.backends.cpu.kernel import Kernel, Program, empty, matrix, share
-from kvist.engine.backends.cpu.numbers import Array, Number, Slots, exponential, inlined, narrow, slot, widen
+from kvist.engine.backends.cpu.numbers import Array, Given, Number, exponential, inlined, integer, narrow, widen
 from kvist.engine.backends.cpu.numbers import matrix as matrix_of
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
@@ -78,50 +78,50 @@ def _gelu(x: Number) -> Number:
 
 
 @inlined
-def _parts(slots: Slots) -> tuple[int, int]:
+def _parts(given: Given) -> tuple[int, int]:
     """The thread's share of the stretches of all rows."""
-    mine: tuple[int, int] = share(slot(slots, 4) * _stretches(slots), 1)
+    mine: tuple[int, int] = share(integer(given, 4) * _stretches(given), 1)
     return mine
 
 
 @inlined
-def _stretches(slots: Slots) -> int:
+def _stretches(given: Given) -> int:
     """How many stretches a row has."""
-    columns: int = slot(slots, 5)
+    columns: int = integer(given, 5)
     return (columns + _STRETCH - 1) // _STRETCH
 
 
 @inlined
-def _stretch(slots: Slots, part: int) -> tuple[Array, Array, Array, int]:
+def _stretch(given: Given, part: int) -> tuple[Array, Array, Array, int]:
     """Gates, ups and results of one stretch, and how many there are of each."""
-    both, found, columns = matrix_of(slots, 0), matrix_of(slots, 3), slot(slots, 5)
-    row = part // _stretches(slots)
-    begin = (part - row * _stretches(slots)) * _STRETCH
+    both, found, columns = matrix_of(given, 0), matrix_of(given, 3), integer(given, 5)
+    row = part // _stretches(given)
+    begin = (part - row * _stretches(given)) * _STRETCH
     return both[row, begin:], both[row, columns + begin :], found[row, begin:], min(_STRETCH, columns - begin)
 
 
 # Three times the same but for the activation: a kernel that is given a function is not kept, nor is one that is made by
 # a function found again.
-def _gate_silu(slots: Slots) -> None:
-    first, end = _parts(slots)
+def _gate_silu(given: Given) -> None:
+    first, end = _parts(given)
     for part in range(first, end):
-        gates, ups, found, count = _stretch(slots, part)
+        gates, ups, found, count = _stretch(given, part)
         for i in range(count):
             found[i] = narrow(_silu(widen(gates[i])) * widen(ups[i]), found)
 
 
-def _gate_gelu_tanh(slots: Slots) -> None:
-    first, end = _parts(slots)
+def _gate_gelu_tanh(given: Given) -> None:
+    first, end = _parts(given)
     for part in range(first, end):
-        gates, ups, found, count = _stretch(slots, part)
+        gates, ups, found, count = _stretch(given, part)
         for i in range(count):
             found[i] = narrow(_gelu_tanh(widen(gates[i])) * widen(ups[i]), found)
 
 
-def _gate_gelu(slots: Slots) -> None:
-    first, end = _parts(slots)
+def _gate_gelu(given: Given) -> None:
+    first, end = _parts(given)
     for part in range(first, end):
-        gates, ups, found, count = _stretch(slots, part)
+        gates, ups, found, count = _stretch(given, part)
         for i in range(count):
             found[i] = narrow(_gelu(widen(gates[i])) * widen(ups[i]), found)
 

@@ -1,7 +1,7 @@
 """Compiled kernels, run by torch's own threads.
 
-A kernel is a function over `slots`, an array of int64 that holds its arguments: whole numbers, float32 packed by
-`real`, addresses and shapes of tensors by `matrix` and `vector`. Every thread calls it with the same slots; `share`
+A kernel is a function over `given`, an array of int64 that holds its arguments: whole numbers, float32 packed by
+`real`, addresses and shapes of tensors by `matrix` and `vector`. Every thread calls it with the same; `share`
 tells which part of the work is its own. It is compiled when it is first run, once for each type of numbers.
 
 Why torch's threads: threads of two libraries that take turns on the same cores wait for each other. Torch's builds for
@@ -24,7 +24,7 @@ import torch
 from numba import cfunc, types
 
 from kvist.engine.backends.cpu.keeping import Kept, kept_in
-from kvist.engine.backends.cpu.numbers import FAST, call, inlined, slot, slots_at
+from kvist.engine.backends.cpu.numbers import FAST, call, given_at, inlined, integer
 
 DTYPES: dict[torch.dtype, Any] = {torch.bfloat16: types.uint16, torch.float32: types.float32}
 """Numbers that kernels are compiled for, and what the compiler calls them."""
@@ -59,7 +59,7 @@ class Arena:
 
 
 class Program:
-    """Kernels with their slots, to be run one after the other, and the memory of their results."""
+    """Kernels with their arguments, to be run one after the other, and the memory of their results."""
 
     def __init__(self, arena: Arena | None = None) -> None:
         """Is empty; results lie in the arena, and without one each has memory of its own."""
@@ -83,10 +83,10 @@ class Program:
         """Keeps what the program's kernels read or write as long as the program is kept."""
         self._held.extend(memory)
 
-    def add(self, address: int, slots: "array[int]") -> None:
+    def add(self, address: int, given: "array[int]") -> None:
         """Adds a kernel that is compiled already."""
-        self.table.extend((address, slots.buffer_info()[0]))
-        self._held.append(slots)
+        self.table.extend((address, given.buffer_info()[0]))
+        self._held.append(given)
 
 
 def empty(program: Program | None, *shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -98,21 +98,21 @@ class Kernel:
     """One kernel; module-level constants hold them."""
 
     def __init__(self, function: Callable[[Any], None]) -> None:
-        """Takes the function that all threads call with the slots."""
+        """Takes the function that all threads call with the arguments."""
         self._function = function
         self._addresses: dict[torch.dtype, tuple[int, object]] = {}
 
-    def __call__(self, dtype: torch.dtype, *slots: int, program: Program | None = None) -> None:
+    def __call__(self, dtype: torch.dtype, *given: int, program: Program | None = None) -> None:
         """Runs the kernel to its end on as many threads as torch uses.
 
         Args:
-            dtype: of the numbers that slots speak of, one of `DTYPES`.
-            slots: the arguments.
+            dtype: of the numbers that the arguments speak of, one of `DTYPES`.
+            given: the arguments.
             program: what the kernel is added to, instead of being run now.
         """
         found = self._addresses.get(dtype)
         address, _ = self._compile(dtype) if found is None else found
-        packed = array("q", slots)  # a microsecond less than what ctypes has for it
+        packed = array("q", given)  # a microsecond less than what ctypes has for it
         if program is None:
             _run(address, packed.buffer_info()[0], torch.get_num_threads(), 0)
         else:
@@ -132,7 +132,7 @@ class Kernel:
 
 
 def matrix(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """Slots for a matrix whose rows have all their numbers side by side: [rows, columns], or rows of a wider one.
+    """Given for a matrix whose rows have all their numbers side by side: [rows, columns], or rows of a wider one.
 
     In a kernel a row is as wide as the distance between two of them.
     """
@@ -143,13 +143,13 @@ def matrix(tensor: torch.Tensor) -> tuple[int, int, int]:
 
 
 def vector(tensor: torch.Tensor) -> tuple[int, int]:
-    """Slots for a vector of numbers side by side."""
+    """Given for a vector of numbers side by side."""
     assert tensor.is_contiguous(), f"strides {tensor.stride()}"
     return tensor.data_ptr(), tensor.numel()
 
 
 def real(value: float) -> int:
-    """The slot for a float32."""
+    """A float32 as an argument."""
     found: int = struct.unpack("<i", struct.pack("<f", value))[0]
     return found
 
@@ -178,21 +178,21 @@ def run(*programs: Program) -> None:
     _IN_TURN(torch.float32, len(programs), *tables)
 
 
-def _in_turn(slots: Any) -> None:  # noqa: ANN401 - only the compiler knows
-    for program in range(slot(slots, 0)):
-        table = slots_at(slot(slots, 2 + 2 * program))
-        for index in range(slot(slots, 1 + 2 * program)):
+def _in_turn(given: Any) -> None:  # noqa: ANN401 - only the compiler knows
+    for program in range(integer(given, 0)):
+        table = given_at(integer(given, 2 + 2 * program))
+        for index in range(integer(given, 1 + 2 * program)):
             if program + index > 0:
                 _WAIT()
-            call(slot(table, 2 * index), slot(table, 2 * index + 1))
+            call(integer(table, 2 * index), integer(table, 2 * index + 1))
 
 
 _IN_TURN = Kernel(_in_turn)
 
 
-def _alone(address: int, slots: int, _threads: int, _flags: int) -> None:
+def _alone(address: int, given: int, _threads: int, _flags: int) -> None:
     """What runs a kernel where torch has no OpenMP library that we know: the caller."""
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(slots)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(given)
 
 
 def _team() -> Callable[..., None]:

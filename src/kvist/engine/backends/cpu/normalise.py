@@ -9,7 +9,7 @@ import torch
 
 from kvist.engine.backends.cpu.kernel import Kernel, Program, empty, matrix, share, vector
 from kvist.engine.backends.cpu.kernel import real as packed
-from kvist.engine.backends.cpu.numbers import Slots, narrow, real, slot, widen
+from kvist.engine.backends.cpu.numbers import Given, integer, narrow, real, widen
 from kvist.engine.backends.cpu.numbers import matrix as matrix_of
 from kvist.engine.backends.cpu.numbers import vector as vector_of
 
@@ -42,17 +42,17 @@ def rms_norm(
         assert weight.dtype is x.dtype, f"weight of {weight.dtype}, numbers of {x.dtype}"
         gain = vector(weight)
         assert gain[1] == columns, f"{gain[1]} weights for {columns} columns"
-    slots = (*matrix(x), normed.data_ptr(), rows, columns, *gain, packed(epsilon), packed(offset))
-    _KERNEL(x.dtype, *slots, program=program)
+    given = (*matrix(x), normed.data_ptr(), rows, columns, *gain, packed(epsilon), packed(offset))
+    _KERNEL(x.dtype, *given, program=program)
     return normed
 
 
-def _normalise(slots: Slots) -> None:
-    x, normed, weight = matrix_of(slots, 0), matrix_of(slots, 3), vector_of(slots, 6)
-    epsilon, offset = real(slots, 8), real(slots, 9)
-    columns = slot(slots, 5)
-    weighted = slot(slots, 7) > 0
-    first, end = share(slot(slots, 1), 1)
+def _normalise(given: Given) -> None:
+    x, normed, weight = matrix_of(given, 0), matrix_of(given, 3), vector_of(given, 6)
+    epsilon, offset = real(given, 8), real(given, 9)
+    columns = integer(given, 5)
+    weighted = integer(given, 7) > 0
+    first, end = share(integer(given, 1), 1)
     for row in range(first, end):
         source, target = x[row], normed[row]
         squares = np.float32(0)

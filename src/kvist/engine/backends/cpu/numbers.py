@@ -1,7 +1,7 @@
 """Numbers as kernels see them: stored as bfloat16 or float32, computed with as float32.
 
 The compiler knows no bfloat16, so its bits travel as uint16. Which of both a kernel was compiled for is in the type
-of its `slots` (see `kvist.engine.backends.cpu.kernel`), and `matrix` and `vector` give out arrays of that kind: code
+of its `given` (see `kvist.engine.backends.cpu.kernel`), and `matrix` and `vector` give out arrays of that kind: code
 says `widen(array[i])` to read and `array[i] = narrow(value, array)` to write, and works for both.
 """
 
@@ -23,7 +23,7 @@ that are none stay what they are: a softmax needs the first, and whoever looks f
 Node = Any
 """Whatever the compiler hands around while it generates code: types, values, a builder of instructions."""
 
-Slots = Any
+Given = Any
 """A kernel's arguments, as the compiler sees them; its type says what numbers the kernel was compiled for."""
 
 Array = Any
@@ -81,19 +81,19 @@ def _as_float(_context: Node, bits: Node) -> Node:
 
 
 @intrinsic
-def slot(_context: Node, slots: Node, index: Node) -> Node:
+def integer(_context: Node, given: Node, index: Node) -> Node:
     """One of a kernel's arguments, an int64."""
 
     def generate(_: Node, builder: Node, __: Node, arguments: Node) -> Node:
         array = builder.bitcast(arguments[0], _INT64.as_pointer())
         return builder.load(builder.gep(array, [arguments[1]]))
 
-    return types.int64(slots, types.int64), generate
+    return types.int64(given, types.int64), generate
 
 
 @intrinsic
-def slots_at(_context: Node, _address: Node) -> Node:
-    """What lies at an address, to be looked at like slots; other kernels' or a plan's."""
+def given_at(_context: Node, _address: Node) -> Node:
+    """What lies at an address, to be looked at like arguments; other kernels' or a plan's."""
 
     def generate(context: Node, builder: Node, signature: Node, arguments: Node) -> Node:
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
@@ -102,13 +102,13 @@ def slots_at(_context: Node, _address: Node) -> Node:
 
 
 @intrinsic
-def _numbers(_context: Node, slots: Node, address: Node) -> Node:
-    """An address as a pointer to the numbers that `slots` stands for."""
+def _numbers(_context: Node, given: Node, address: Node) -> Node:
+    """An address as a pointer to the numbers that `given` stands for."""
 
     def generate(context: Node, builder: Node, signature: Node, arguments: Node) -> Node:
         return builder.inttoptr(arguments[1], context.get_value_type(signature.return_type))
 
-    return types.CPointer(slots.dtype)(slots, types.int64), generate
+    return types.CPointer(given.dtype)(given, types.int64), generate
 
 
 @intrinsic
@@ -140,8 +140,8 @@ def prefetch(_context: Node, address: Node) -> Node:
 
 
 @intrinsic
-def call(_context: Node, kernel: Node, slots: Node) -> Node:
-    """Calls a compiled kernel, given where it is and where its slots are."""
+def call(_context: Node, kernel: Node, given: Node) -> Node:
+    """Calls a compiled kernel, from where it is and where its arguments are."""
 
     def generate(context: Node, builder: Node, __: Node, arguments: Node) -> Node:
         kind = ir.FunctionType(ir.VoidType(), [_INT64.as_pointer()])
@@ -161,35 +161,35 @@ def _bits(_context: Node, value: Node) -> Node:
 
 
 @inlined
-def real(slots: Slots, index: int) -> Number:
+def real(given: Given, index: int) -> Number:
     """An argument that was packed as a float32; see `kvist.engine.backends.cpu.kernel.real`."""
-    return _bits(slot(slots, index))
+    return _bits(integer(given, index))
 
 
 @inlined
-def matrix(slots: Slots, index: int) -> Array:
+def matrix(given: Given, index: int) -> Array:
     """The matrix whose address, rows and width are in three arguments from `index` on."""
-    shape = (slot(slots, index + 1), slot(slots, index + 2))
-    return carray(_numbers(slots, slot(slots, index)), shape)
+    shape = (integer(given, index + 1), integer(given, index + 2))
+    return carray(_numbers(given, integer(given, index)), shape)
 
 
 @inlined
-def vector(slots: Slots, index: int) -> Array:
+def vector(given: Given, index: int) -> Array:
     """The vector whose address and length are in two arguments from `index` on."""
-    return carray(_numbers(slots, slot(slots, index)), (slot(slots, index + 1),))
+    return carray(_numbers(given, integer(given, index)), (integer(given, index + 1),))
 
 
 @inlined
-def floats(slots: Slots, index: int) -> Array:
+def floats(given: Given, index: int) -> Array:
     """Like `matrix`, of numbers that are float32 whatever the kernel was compiled for."""
-    shape = (slot(slots, index + 1), slot(slots, index + 2))
-    return carray(_pointer(slot(slots, index), np.float32(0)), shape)
+    shape = (integer(given, index + 1), integer(given, index + 2))
+    return carray(_pointer(integer(given, index), np.float32(0)), shape)
 
 
 @inlined
-def integers(slots: Slots, index: int) -> Array:
+def integers(given: Given, index: int) -> Array:
     """The int64 whose address and count are in two arguments from `index` on."""
-    return carray(_pointer(slot(slots, index), np.int64(0)), (slot(slots, index + 1),))
+    return carray(_pointer(integer(given, index), np.int64(0)), (integer(given, index + 1),))
 
 
 @inlined

@@ -18,7 +18,7 @@ from torch.nn import functional
 from kvist.engine.backends.cpu import kernel
 from kvist.engine.backends.cpu.dots import ROWS, dots1, dots2, dots4, dots8, scratch, whole
 from kvist.engine.backends.cpu.kernel import DTYPES, Kernel, Program, empty, share
-from kvist.engine.backends.cpu.numbers import Array, Slots, inlined, matrix, narrow, slot, vector, widen
+from kvist.engine.backends.cpu.numbers import Array, Given, inlined, integer, matrix, narrow, vector, widen
 
 ROWS_FEW = 32
 """Up to so many rows the kernel is faster than torch, whatever the shape: bench/micro/products.py."""
@@ -135,40 +135,40 @@ Part = Any
 """Some rows, or some outputs, in a kernel: the first, and how many."""
 
 
-def _few(slots: Slots) -> None:
+def _few(given: Given) -> None:
     """Each thread has a part of the outputs, of which it does as many at once as stay in its cache, for all rows."""
-    rows, outputs = slot(slots, _X + 1), slot(slots, _WEIGHT + 1)
+    rows, outputs = integer(given, _X + 1), integer(given, _WEIGHT + 1)
     first, end = share(outputs, 8)
     for output in range(first, end, _TILE):
         for row in range(0, rows, ROWS):
-            _tile(slots, (row, min(ROWS, rows - row)), (output, min(_TILE, end - output)))
+            _tile(given, (row, min(ROWS, rows - row)), (output, min(_TILE, end - output)))
 
 
 @inlined
-def _tile(slots: Slots, rows: Part, outputs: Part) -> None:
+def _tile(given: Given, rows: Part, outputs: Part) -> None:
     """Some outputs of some rows, each rounded and stored before the next.
 
     Not all sums first and then all the rest in vectors, which would be less work: memory was then read at half the
     speed, asked for ahead or not.
     """
-    x, weight, inputs = matrix(slots, _X), matrix(slots, _WEIGHT), slot(slots, _INPUTS)
-    sums, begin, last = carray(scratch(ROWS), (ROWS,)), whole(slots, inputs), rows[1] - 1
+    x, weight, inputs = matrix(given, _X), matrix(given, _WEIGHT), integer(given, _INPUTS)
+    sums, begin, last = carray(scratch(ROWS), (ROWS,)), whole(given, inputs), rows[1] - 1
     distance, size = x.shape[1] * x.itemsize, inputs * x.itemsize
     apart = weight.shape[1] * weight.itemsize
-    of_x, of_weight = slot(slots, _X) + rows[0] * distance, slot(slots, _WEIGHT)
+    of_x, of_weight = integer(given, _X) + rows[0] * distance, integer(given, _WEIGHT)
     for output in range(outputs[0], outputs[0] + outputs[1]):
         places = (of_weight + output * apart, of_x, distance, last, size, sums.ctypes.data)
         if last == 0:
-            dots1(slots, places)
+            dots1(given, places)
         elif last == 1:
-            dots2(slots, places)
+            dots2(given, places)
         elif last < 4:
-            dots4(slots, places)
+            dots4(given, places)
         else:
-            dots8(slots, places)
+            dots8(given, places)
         if begin < inputs:
             _add_rest(x[rows[0] : rows[0] + rows[1], begin:inputs], weight[output, begin:inputs], sums)
-        _finish(slots, rows, output, sums)
+        _finish(given, rows, output, sums)
 
 
 @inlined
@@ -180,9 +180,9 @@ def _add_rest(x: Array, weight: Array, sums: Array) -> None:
 
 
 @inlined
-def _finish(slots: Slots, rows: Part, output: int, sums: Array) -> None:
+def _finish(given: Given, rows: Part, output: int, sums: Array) -> None:
     """Adds bias and residual, rounds and stores."""
-    out, bias, plus = matrix(slots, _OUT), vector(slots, _BIAS), matrix(slots, _PLUS)
+    out, bias, plus = matrix(given, _OUT), vector(given, _BIAS), matrix(given, _PLUS)
     for each in range(rows[1]):
         total = sums[each]
         if bias.shape[0] > 0:

@@ -11,17 +11,17 @@ from numba.extending import intrinsic
 from kvist.engine.backends.cpu.kernel import Kernel, share
 from kvist.engine.backends.cpu.numbers import (
     Array,
+    Given,
     Node,
-    Slots,
     floats,
+    given_at,
     inlined,
+    integer,
     integers,
     matrix,
     narrow,
     prefetch,
     real,
-    slot,
-    slots_at,
     widen,
 )
 from kvist.engine.backends.cpu.online import LOWEST, cap, fill, merged, weigh
@@ -62,21 +62,21 @@ def _address(_context: Node, array: Node) -> Node:
 
 
 @inlined
-def _score(slots: Slots, item: Item, spot: Spot, ahead: int) -> None:
+def _score(given: Given, item: Item, spot: Spot, ahead: int) -> None:
     """Scores of some tokens for all queries, asking for keys so many rows ahead; columns beyond are overwritten."""
     head, pairs, _, _, scores = item
     row, column, tokens = spot
-    query, keys, per = matrix(slots, _QUERY), matrix(slots, _KEYS), slot(slots, _PER_KV_HEAD)
+    query, keys, per = matrix(given, _QUERY), matrix(given, _KEYS), integer(given, _PER_KV_HEAD)
     width = keys.shape[1]
-    size, full = width * keys.itemsize, scored(slots, width)
+    size, full = width * keys.itemsize, scored(given, width)
     for m in range(len(scores)):
         asked, at = pairs[m // per, 0], (head * per + m % per) * width
-        address = slot(slots, _QUERY) + (asked * query.shape[1] + at) * query.itemsize
+        address = integer(given, _QUERY) + (asked * query.shape[1] + at) * query.itemsize
         into = _address(scores) + (m * scores.shape[1] + column) * 4
         near = ahead * size * (m == 0)  # the other queries would ask for the same
         for t in range(0, tokens, KEYS):
             last = min(tokens - t, KEYS) - 1
-            score(slots, (address, slot(slots, _KEYS) + (row + t) * size, size, last, width, into + t * 4, near))
+            score(given, (address, integer(given, _KEYS) + (row + t) * size, size, last, width, into + t * 4, near))
         if full < width:
             for t in range(tokens):
                 for d in range(full, width):
@@ -84,20 +84,20 @@ def _score(slots: Slots, item: Item, spot: Spot, ahead: int) -> None:
 
 
 @inlined
-def _gather(slots: Slots, item: Item, spot: Spot, ahead: int) -> None:
+def _gather(given: Given, item: Item, spot: Spot, ahead: int) -> None:
     """Adds the values of some tokens to the sums of all queries, each under its weight; asks so many rows ahead."""
     _, _, _, sums, weights = item
     row, column, tokens = spot
-    values = matrix(slots, _VALUES)
+    values = matrix(given, _VALUES)
     width = values.shape[1]
     size, full = width * values.itemsize, blended(width)
     for m in range(0, len(sums), SETS):
         address = _address(weights) + (m * weights.shape[1] + column) * 4
         last = min(len(sums) - m, SETS) - 1
         into = _address(sums) + m * width * 4
-        found = (slot(slots, _VALUES) + row * size, size, tokens)
+        found = (integer(given, _VALUES) + row * size, size, tokens)
         near = ahead * size * (m == 0)
-        blend(slots, (*found, address, weights.shape[1] * 4, last, into, width * 4, near, width))
+        blend(given, (*found, address, weights.shape[1] * 4, last, into, width * 4, near, width))
     if full < width:
         for m in range(len(sums)):
             for t in range(tokens):
@@ -106,10 +106,10 @@ def _gather(slots: Slots, item: Item, spot: Spot, ahead: int) -> None:
 
 
 @inlined
-def _weigh_all(slots: Slots, item: Item, first: int, columns: int) -> None:
+def _weigh_all(given: Given, item: Item, first: int, columns: int) -> None:
     """Makes weights of a tile's scores; its columns are the segment's tokens from `first` on."""
     _, pairs, state, sums, scores = item
-    scaling, softcap, per = real(slots, _SCALING), real(slots, _SOFTCAP), slot(slots, _PER_KV_HEAD)
+    scaling, softcap, per = real(given, _SCALING), real(given, _SOFTCAP), integer(given, _PER_KV_HEAD)
     if softcap > 0:
         cap(scores, scaling, softcap)
         scaling = np.float32(1)
@@ -120,46 +120,46 @@ def _weigh_all(slots: Slots, item: Item, first: int, columns: int) -> None:
 
 
 @inlined
-def _ask(slots: Slots, of: int, row: int, array: Array) -> None:
+def _ask(given: Given, of: int, row: int, array: Array) -> None:
     """Has a block's K or V of one head brought near."""
     size = array.shape[1] * array.itemsize
-    begin = slot(slots, of) + row * size
-    for byte in range(0, slot(slots, _BLOCK_TOKENS) * size, 64):
+    begin = integer(given, of) + row * size
+    for byte in range(0, integer(given, _BLOCK_TOKENS) * size, 64):
         prefetch(begin + byte)
 
 
 @inlined
-def _read(slots: Slots, item: Item, blocks: Array) -> None:
+def _read(given: Given, item: Item, blocks: Array) -> None:
     """All tokens of a segment, a tile at a time."""
     head, pairs, _, _, scores = item
-    keys, values, size = matrix(slots, _KEYS), matrix(slots, _VALUES), slot(slots, _BLOCK_TOKENS)
-    block_rows, head_row = slot(slots, _BLOCK_ROWS), slot(slots, _HEAD_ROWS) * head
+    keys, values, size = matrix(given, _KEYS), matrix(given, _VALUES), integer(given, _BLOCK_TOKENS)
+    block_rows, head_row = integer(given, _BLOCK_ROWS), integer(given, _HEAD_ROWS) * head
     tile = (scores.shape[1] - KEYS) // size
     low, high = pairs[0, 1], pairs[0, 2]
     for i in range(len(pairs)):
         low, high = min(low, pairs[i, 1]), max(high, pairs[i, 2])
     begin = low // size
     for i in range(begin, min(begin + AHEAD_BLOCKS, len(blocks))):
-        _ask(slots, _KEYS, head_row + blocks[i] * block_rows, keys)
-        _ask(slots, _VALUES, head_row + blocks[i] * block_rows, values)
+        _ask(given, _KEYS, head_row + blocks[i] * block_rows, keys)
+        _ask(given, _VALUES, head_row + blocks[i] * block_rows, values)
     for start in range(begin, len(blocks), tile):
         end = min(start + tile, len(blocks))
         for i in range(start, end):
             row, skip = head_row + blocks[i] * block_rows, max(low - i * size, 0)
             near = (blocks[min(i + AHEAD_BLOCKS, len(blocks) - 1)] - blocks[i]) * block_rows
-            _score(slots, item, (row + skip, (i - start) * size + skip, min(high - i * size, size) - skip), near)
-        _weigh_all(slots, item, start * size, (end - start) * size)
+            _score(given, item, (row + skip, (i - start) * size + skip, min(high - i * size, size) - skip), near)
+        _weigh_all(given, item, start * size, (end - start) * size)
         for i in range(start, end):
             row, skip = head_row + blocks[i] * block_rows, max(low - i * size, 0)
             near = (blocks[min(i + AHEAD_BLOCKS, len(blocks) - 1)] - blocks[i]) * block_rows
-            _gather(slots, item, (row + skip, (i - start) * size + skip, min(high - i * size, size) - skip), near)
+            _gather(given, item, (row + skip, (i - start) * size + skip, min(high - i * size, size) - skip), near)
 
 
 @inlined
-def _item(slots: Slots, head: int, pairs: Array, work: Array) -> Item:
+def _item(given: Given, head: int, pairs: Array, work: Array) -> Item:
     """Divides a thread's memory for some pairs, with nothing seen yet."""
-    width, size = matrix(slots, _VALUES).shape[1], slot(slots, _BLOCK_TOKENS)
-    count, columns = len(pairs) * slot(slots, _PER_KV_HEAD), max(TILE_TOKENS // size, 1) * size + KEYS
+    width, size = matrix(given, _VALUES).shape[1], integer(given, _BLOCK_TOKENS)
+    count, columns = len(pairs) * integer(given, _PER_KV_HEAD), max(TILE_TOKENS // size, 1) * size + KEYS
     a = count * 2
     b = a + count * width
     state, sums = work[:a].reshape(count, 2), work[a:b].reshape(count, width)
@@ -170,10 +170,14 @@ def _item(slots: Slots, head: int, pairs: Array, work: Array) -> Item:
 
 
 @inlined
-def _write(slots: Slots, item: Item) -> None:
+def _write(given: Given, item: Item) -> None:
     """Writes the results of rows that see one segment; what is known of others goes to their partial results."""
     head, pairs, state, sums, _ = item
-    out, partials, per = matrix(slots, _OUT), floats(slots_at(slot(slots, _PLAN)), _PARTIALS), slot(slots, _PER_KV_HEAD)
+    out, partials, per = (
+        matrix(given, _OUT),
+        floats(given_at(integer(given, _PLAN)), _PARTIALS),
+        integer(given, _PER_KV_HEAD),
+    )
     width = sums.shape[1]
     for m in range(len(sums)):
         query_head, partial = head * per + m % per, pairs[m // per, 3]
@@ -188,11 +192,11 @@ def _write(slots: Slots, item: Item) -> None:
             kept[width], kept[width + 1] = state[m, 0], state[m, 1]
 
 
-def _attend(slots: Slots) -> None:
+def _attend(given: Given) -> None:
     """The thread's share of all segments and KV heads; one that begins in another's share is the other's."""
-    work, plan, heads = floats(slots, _WORK), slots_at(slot(slots, _PLAN)), slot(slots, _KV_HEADS)
+    work, plan, heads = floats(given, _WORK), given_at(integer(given, _PLAN)), integer(given, _KV_HEADS)
     segments, pairs = integers(plan, _SEGMENTS).reshape(-1, 5), integers(plan, _PAIRS).reshape(-1, 4)
-    tables, units = integers(plan, _TABLES), slot(plan, _UNITS)
+    tables, units = integers(plan, _TABLES), integer(plan, _UNITS)
     mine, _ = share(work.shape[0], 1)
     first, end = share(units * heads, 1)
     for head in range(heads):
@@ -205,16 +209,16 @@ def _attend(slots: Slots) -> None:
                 segments[i, 4],
             )
             if first <= head * units + before < end:
-                item = _item(slots, head, pairs[pair : pair + count], work[mine])
-                _read(slots, item, tables[offset : offset + blocks])
-                _write(slots, item)
+                item = _item(given, head, pairs[pair : pair + count], work[mine])
+                _read(given, item, tables[offset : offset + blocks])
+                _write(given, item)
 
 
-def _merge(slots: Slots) -> None:
+def _merge(given: Given) -> None:
     """The thread's share of rows that have several partial results."""
-    out, plan = matrix(slots, _OUT), slots_at(slot(slots, _PLAN))
+    out, plan = matrix(given, _OUT), given_at(integer(given, _PLAN))
     partials, merges = floats(plan, _PARTIALS), integers(plan, _MERGES).reshape(-1, 3)
-    heads, width = slot(slots, _KV_HEADS) * slot(slots, _PER_KV_HEAD), matrix(slots, _VALUES).shape[1]
+    heads, width = integer(given, _KV_HEADS) * integer(given, _PER_KV_HEAD), matrix(given, _VALUES).shape[1]
     first, end = share(len(merges) * heads, 1)
     for item in range(first, end):
         merge, head = merges[item // heads], item % heads

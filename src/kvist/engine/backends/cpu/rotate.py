@@ -14,15 +14,15 @@ from kvist.engine.backends.cpu.kernel import Kernel, Program, empty, matrix, sha
 from kvist.engine.backends.cpu.kernel import real as packed
 from kvist.engine.backends.cpu.numbers import (
     Array,
+    Given,
     Node,
     Number,
-    Slots,
     floats,
     inlined,
+    integer,
     integers,
     narrow,
     real,
-    slot,
     widen,
 )
 from kvist.engine.backends.cpu.numbers import matrix as matrix_of
@@ -102,13 +102,13 @@ def rotate_and_write(
     _kernel_of(dtype, rotation)(
         dtype,
         *source,
-        *_rotation_slots(rotation, rows),
+        *_rotation_arguments(rotation, rows),
         *(heads, kv_heads, head_dim),
         *(query.data_ptr(), query.numel()),
         *(keys.data_ptr(), keys.numel(), to_key[0], to_key[1]),
         *(values.data_ptr(), values.numel(), to_value[0], to_value[1]),
         *vector(places),
-        *_norm_slots(norms),
+        *_norm_arguments(norms),
         program=program,
     )
     return query
@@ -118,7 +118,7 @@ def _kernel_of(dtype: torch.dtype, rotation: Rotation | None) -> Kernel:
     return _PLAIN if rotation is None or rotation[0].dtype is dtype else _WIDE
 
 
-def _rotation_slots(rotation: Rotation | None, rows: int) -> tuple[int, ...]:
+def _rotation_arguments(rotation: Rotation | None, rows: int) -> tuple[int, ...]:
     if rotation is None:
         return (0,) * 7
     cosines, sines = rotation
@@ -128,7 +128,7 @@ def _rotation_slots(rotation: Rotation | None, rows: int) -> tuple[int, ...]:
     return (*matrix(cosines), *matrix(sines), cosines.shape[1])
 
 
-def _norm_slots(norms: HeadNorms | None) -> tuple[int, ...]:
+def _norm_arguments(norms: HeadNorms | None) -> tuple[int, ...]:
     if norms is None:
         return (0,) * 6
     return *vector(norms.query), *vector(norms.key), packed(norms.epsilon), packed(norms.offset)
@@ -171,26 +171,26 @@ def _head(source: Node, target: Node, rotation: Node, gain: Node, count: int) ->
 
 
 @inlined
-def _rotate(slots: Slots, cosines: Array, sines: Array) -> None:
-    """Each thread takes heads of all three kinds, in the order in which they lie; the slots are those of the call."""
-    fused, query, keys, values = vector_of(slots, 0), vector_of(slots, 13), vector_of(slots, 15), vector_of(slots, 19)
-    places, half = integers(slots, 23), slot(slots, 9) // 2
-    heads, kv_heads, head_dim = slot(slots, 10), slot(slots, 11), slot(slots, 12)
-    query_weight, key_weight = vector_of(slots, 25), vector_of(slots, 27)
-    normed, epsilon, offset = slot(slots, 26) > 0, real(slots, 29), real(slots, 30)
+def _rotate(given: Given, cosines: Array, sines: Array) -> None:
+    """Each thread takes heads of all three kinds, in the order in which they lie; arguments are those of the call."""
+    fused, query, keys, values = vector_of(given, 0), vector_of(given, 13), vector_of(given, 15), vector_of(given, 19)
+    places, half = integers(given, 23), integer(given, 9) // 2
+    heads, kv_heads, head_dim = integer(given, 10), integer(given, 11), integer(given, 12)
+    query_weight, key_weight = vector_of(given, 25), vector_of(given, 27)
+    normed, epsilon, offset = integer(given, 26) > 0, real(given, 29), real(given, 30)
     together = heads + 2 * kv_heads
-    first, end = share(slot(slots, 1) * together, 1)
+    first, end = share(integer(given, 1) * together, 1)
     row = first // together
     head = first - row * together
     for _ in range(first, end):
-        begin = row * slot(slots, 2) + head * head_dim
+        begin = row * integer(given, 2) + head * head_dim
         found, at, turned, weighted, weight = query, (row * heads + head) * head_dim, half, normed, query_weight
         if head >= heads + kv_heads:
             found, turned, weighted = values, 0, False
-            at = (head - heads - kv_heads) * slot(slots, 21) + places[row] * slot(slots, 22)
+            at = (head - heads - kv_heads) * integer(given, 21) + places[row] * integer(given, 22)
         elif head >= heads:
             found, weight = keys, key_weight
-            at = (head - heads) * slot(slots, 17) + places[row] * slot(slots, 18)
+            at = (head - heads) * integer(given, 17) + places[row] * integer(given, 18)
         scale = _scale(fused, begin, head_dim, epsilon) if weighted else np.float32(1)
         _head((fused, begin), (found, at), (cosines, sines, row, turned), (scale, offset, weight, weighted), head_dim)
         head += 1
@@ -198,14 +198,14 @@ def _rotate(slots: Slots, cosines: Array, sines: Array) -> None:
             head, row = 0, row + 1
 
 
-def _rotate_plain(slots: Slots) -> None:
+def _rotate_plain(given: Given) -> None:
     """With cosines and sines of the dtype of the rest."""
-    _rotate(slots, matrix_of(slots, 3), matrix_of(slots, 6))
+    _rotate(given, matrix_of(given, 3), matrix_of(given, 6))
 
 
-def _rotate_wide(slots: Slots) -> None:
+def _rotate_wide(given: Given) -> None:
     """With cosines and sines that are float32 whatever the rest is."""
-    _rotate(slots, floats(slots, 3), floats(slots, 6))
+    _rotate(given, floats(given, 3), floats(given, 6))
 
 
 _PLAIN, _WIDE = Kernel(_rotate_plain), Kernel(_rotate_wide)

@@ -81,7 +81,7 @@ def _columns(builder: Node, number: Node, places: list[Node], span: tuple[Node, 
 def blend(_context: Node, like: Node, places: Node) -> Node:
     """Adds rows under up to four sets of weights to their sums; over the `blended` part of a row's numbers.
 
-    In kernels: `blend(slots, (values, distance, tokens, weights, weight_distance, last, into, into_distance,
+    In kernels: `blend(given, (values, distance, tokens, weights, weight_distance, last, into, into_distance,
     ahead, width))`:
     address of the first row, bytes between rows, how many; address of the first set of weights, float32, one for each
     row, and bytes between sets; the number of the last set that is there; address of the first set's sums, float32, and
@@ -89,12 +89,12 @@ def blend(_context: Node, like: Node, places: Node) -> Node:
     """
 
     def generate(context: Node, builder: Node, __: Node, arguments: Node) -> Node:
-        given = cgutils.unpack_tuple(builder, arguments[1])
+        parts = cgutils.unpack_tuple(builder, arguments[1])
         each = lanes()
         vectors = 4 if each == 16 else 2  # of sums, as many as there are registers for
-        most = builder.and_(given[-1], INT64(-each * vectors))
-        _columns(builder, like.dtype, given, (INT64(0), most), vectors)
-        _columns(builder, like.dtype, given, (most, builder.and_(given[-1], INT64(-each))), 1)
+        most = builder.and_(parts[-1], INT64(-each * vectors))
+        _columns(builder, like.dtype, parts, (INT64(0), most), vectors)
+        _columns(builder, like.dtype, parts, (most, builder.and_(parts[-1], INT64(-each))), 1)
         return context.get_dummy_value()
 
     return types.void(like, places), generate
@@ -104,7 +104,7 @@ def blend(_context: Node, like: Node, places: Node) -> Node:
 def score(_context: Node, like: Node, places: Node) -> Node:
     """Stores the dot products of one query with up to eight keys, over the `scored` part of their numbers.
 
-    In kernels: `score(slots, (query, keys, distance, last, width, into, ahead))`: addresses of the query and of the
+    In kernels: `score(given, (query, keys, distance, last, width, into, ahead))`: addresses of the query and of the
     first key, bytes between keys, the number of the last key that is there, numbers of a key, the address of eight
     float32, of which those of keys that are not there mean nothing, and how many bytes ahead of each key memory is
     asked for.

@@ -13,16 +13,16 @@ from numba.extending import intrinsic
 from kvist.engine.backends.cpu.kernel import Kernel, share
 from kvist.engine.backends.cpu.numbers import (
     Array,
+    Given,
     Node,
     Number,
-    Slots,
     exponential,
     floats,
     inlined,
+    integer,
     matrix,
     narrow,
     real,
-    slot,
     widen,
 )
 
@@ -153,10 +153,10 @@ def _weigh_row(scores: Array, powers: Array, state: Array, at: int, factors: tup
     return part
 
 
-def _weigh(slots: Slots) -> None:
+def _weigh(given: Given) -> None:
     """Scores of one piece of columns become weights, in place.
 
-    Slots:
+    Given:
         scores: matrix, rows of `heads` stacks; see `_row`.
         state: floats; powers: floats, a row for each thread, at least as wide as the piece.
         heads, stacked, per, used: stacks, rows from one to the next, heads in a row of a tile, and its rows in use.
@@ -165,12 +165,12 @@ def _weigh(slots: Slots) -> None:
         fresh: whether this is the first piece.
         scale, softcap: float32; no softcap is 0.
     """
-    scores, state, powers = matrix(slots, 0), floats(slots, 3), floats(slots, 6)
-    stacked, per, rows = slot(slots, 10), slot(slots, 11), slot(slots, 12) * slot(slots, 11)
-    width, begin, position, window = slot(slots, 13), slot(slots, 14), slot(slots, 15), slot(slots, 16)
-    fresh, factors = slot(slots, 17), (real(slots, 18), real(slots, 19))
+    scores, state, powers = matrix(given, 0), floats(given, 3), floats(given, 6)
+    stacked, per, rows = integer(given, 10), integer(given, 11), integer(given, 12) * integer(given, 11)
+    width, begin, position, window = integer(given, 13), integer(given, 14), integer(given, 15), integer(given, 16)
+    fresh, factors = integer(given, 17), (real(given, 18), real(given, 19))
     thread, _ = share(powers.shape[0], 1)
-    first, last = share(slot(slots, 9) * rows, 1)
+    first, last = share(integer(given, 9) * rows, 1)
     for row in range(first, last):
         at = row // rows * stacked + row % rows
         end = position + row % rows // per + 1
@@ -198,10 +198,10 @@ def _move(sums: Array, out: Array) -> None:
         out[column] = narrow(sums[column], out)
 
 
-def _add_product(slots: Slots) -> None:
+def _add_product(given: Given) -> None:
     """What the weights of one piece gave is added to what those before did; after the last one it is written.
 
-    Slots:
+    Given:
         product: matrix, rows like the scores; state: floats; sums: floats, like the product.
         out: matrix, a row for each row of the tile.
         heads, stacked, per, used: see `_weigh`.
@@ -209,10 +209,10 @@ def _add_product(slots: Slots) -> None:
         head: of `out`, in which the first stack begins.
         width: of a head.
     """
-    product, state, sums, out = matrix(slots, 0), floats(slots, 3), floats(slots, 6), matrix(slots, 9)
-    stacked, per, rows = slot(slots, 13), slot(slots, 14), slot(slots, 15) * slot(slots, 14)
-    fresh, done, head, width = slot(slots, 16), slot(slots, 17), slot(slots, 18), slot(slots, 19)
-    first, last = share(slot(slots, 12) * rows, 1)
+    product, state, sums, out = matrix(given, 0), floats(given, 3), floats(given, 6), matrix(given, 9)
+    stacked, per, rows = integer(given, 13), integer(given, 14), integer(given, 15) * integer(given, 14)
+    fresh, done, head, width = integer(given, 16), integer(given, 17), integer(given, 18), integer(given, 19)
+    first, last = share(integer(given, 12) * rows, 1)
     for row in range(first, last):
         stack, index = row // rows, row % rows
         at = stack * stacked + index

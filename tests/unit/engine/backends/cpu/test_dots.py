@@ -5,26 +5,32 @@ import torch
 
 from kvist.engine.backends.cpu.dots import AHEAD_BYTES, ROWS, dots1, dots2, dots4, dots8, whole
 from kvist.engine.backends.cpu.kernel import DTYPES, Kernel
-from kvist.engine.backends.cpu.numbers import Slots, integers, slot
+from kvist.engine.backends.cpu.numbers import Given, integer, integers
 
 LARGEST = 32
 """Numbers of the widest vector."""
 
 
-def _all(slots: Slots) -> None:
+def _all(given: Given) -> None:
     """Every instruction with the same places, its sums behind those of the one before."""
-    weights, x, distance, last, into = slot(slots, 0), slot(slots, 1), slot(slots, 2), slot(slots, 3), slot(slots, 4)
-    size, apart = slot(slots, 5), 4 * ROWS
-    dots1(slots, (weights, x, distance, min(last, 0), size, into))
-    dots2(slots, (weights, x, distance, min(last, 1), size, into + apart))
-    dots4(slots, (weights, x, distance, min(last, 3), size, into + 2 * apart))
-    dots8(slots, (weights, x, distance, last, size, into + 3 * apart))
+    weights, x, distance, last, into = (
+        integer(given, 0),
+        integer(given, 1),
+        integer(given, 2),
+        integer(given, 3),
+        integer(given, 4),
+    )
+    size, apart = integer(given, 5), 4 * ROWS
+    dots1(given, (weights, x, distance, min(last, 0), size, into))
+    dots2(given, (weights, x, distance, min(last, 1), size, into + apart))
+    dots4(given, (weights, x, distance, min(last, 3), size, into + 2 * apart))
+    dots8(given, (weights, x, distance, last, size, into + 3 * apart))
 
 
-def _whole(slots: Slots) -> None:
-    found = integers(slots, 0)
+def _whole(given: Given) -> None:
+    found = integers(given, 0)
     for count in range(len(found)):
-        found[count] = whole(slots, count)
+        found[count] = whole(given, count)
 
 
 ALL, WHOLE = Kernel(_all), Kernel(_whole)

@@ -8,14 +8,14 @@ import torch
 
 from kvist.engine.backends.cpu import kernel
 from kvist.engine.backends.cpu.kernel import Arena, Kernel, Program, empty, run, share, vector
-from kvist.engine.backends.cpu.numbers import Slots, floats, slot, widen
+from kvist.engine.backends.cpu.numbers import Given, floats, integer, widen
 from kvist.engine.backends.cpu.numbers import narrow as narrowed
 from kvist.engine.backends.cpu.numbers import vector as vector_of
 
 
-def _count(slots: Slots) -> None:
-    first, end = share(slot(slots, 3), slot(slots, 4))
-    counts = floats(slots, 0)
+def _count(given: Given) -> None:
+    first, end = share(integer(given, 3), integer(given, 4))
+    counts = floats(given, 0)
     for thing in range(first, end):
         counts[0, thing] += 1
 
@@ -41,12 +41,12 @@ def test_every_thing_is_done_once(threads: int) -> None:
 # Programs
 
 
-def _add_neighbours(slots: Slots) -> None:
+def _add_neighbours(given: Given) -> None:
     """found[i] = x[i] + x[i + 1], around the end: threads read what others' parts of x are."""
-    x, found = vector_of(slots, 0), vector_of(slots, 2)
-    first, end = share(slot(slots, 1), 1)
+    x, found = vector_of(given, 0), vector_of(given, 2)
+    first, end = share(integer(given, 1), 1)
     for i in range(first, end):
-        found[i] = narrowed(widen(x[i]) + widen(x[(i + 1) % slot(slots, 1)]), found)
+        found[i] = narrowed(widen(x[i]) + widen(x[(i + 1) % integer(given, 1)]), found)
 
 
 ADD_NEIGHBOURS = Kernel(_add_neighbours)

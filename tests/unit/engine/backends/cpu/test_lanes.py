@@ -11,15 +11,15 @@ import torch
 from kvist.engine.backends.cpu.dots import dots2
 from kvist.engine.backends.cpu.kernel import DTYPES, Kernel
 from kvist.engine.backends.cpu.lanes import lanes
-from kvist.engine.backends.cpu.numbers import slot
+from kvist.engine.backends.cpu.numbers import integer
 from kvist.engine.backends.cpu.vectors import blend, blended, score, scored
 
-def everything(slots):
-    one, rows, distance, size = slot(slots, 0), slot(slots, 1), slot(slots, 2), slot(slots, 3)
-    width, weights, into = slot(slots, 4), slot(slots, 5), slot(slots, 6)
-    dots2(slots, (one, rows, distance, 1, size, into))
-    score(slots, (one, rows, distance, 6, scored(slots, width), into + 32, 64))
-    blend(slots, (rows, distance, 7, weights, 28, 3, into + 64, width * 4, 64, blended(width)))
+def everything(given):
+    one, rows, distance, size = integer(given, 0), integer(given, 1), integer(given, 2), integer(given, 3)
+    width, weights, into = integer(given, 4), integer(given, 5), integer(given, 6)
+    dots2(given, (one, rows, distance, 1, size, into))
+    score(given, (one, rows, distance, 6, scored(given, width), into + 32, 64))
+    blend(given, (rows, distance, 7, weights, 28, 3, into + 64, width * 4, 64, blended(width)))
 
 torch.set_num_threads(1)
 kernel, width = Kernel(everything), 96

@@ -8,31 +8,31 @@ import torch
 
 from kvist.engine.backends.cpu import kernel
 from kvist.engine.backends.cpu.kernel import Kernel
-from kvist.engine.backends.cpu.numbers import Slots, exponential, floats, matrix, narrow, real, widen
+from kvist.engine.backends.cpu.numbers import Given, exponential, floats, matrix, narrow, real, widen
 
 EVERY = torch.arange(1 << 16).to(torch.int32).to(torch.int16).view(torch.bfloat16)
 
 
-def _widen(slots: Slots) -> None:
-    stored, wide = matrix(slots, 0), floats(slots, 3)
+def _widen(given: Given) -> None:
+    stored, wide = matrix(given, 0), floats(given, 3)
     for i in range(stored.shape[1]):
         wide[0, i] = widen(stored[0, i])
 
 
-def _narrow(slots: Slots) -> None:
-    stored, wide = matrix(slots, 0), floats(slots, 3)
+def _narrow(given: Given) -> None:
+    stored, wide = matrix(given, 0), floats(given, 3)
     for i in range(stored.shape[1]):
         stored[0, i] = narrow(wide[0, i], stored)
 
 
-def _exponential(slots: Slots) -> None:
-    found, values = floats(slots, 0), floats(slots, 3)
+def _exponential(given: Given) -> None:
+    found, values = floats(given, 0), floats(given, 3)
     for i in range(values.shape[1]):
         found[0, i] = exponential(values[0, i])
 
 
-def _real(slots: Slots) -> None:
-    floats(slots, 0)[0, 0] = real(slots, 3)
+def _real(given: Given) -> None:
+    floats(given, 0)[0, 0] = real(given, 3)
 
 
 WIDEN, NARROW, EXPONENTIAL, REAL = Kernel(_widen), Kernel(_narrow), Kernel(_exponential), Kernel(_real)

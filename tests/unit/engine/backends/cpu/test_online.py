@@ -5,28 +5,28 @@ import pytest
 import torch
 
 from kvist.engine.backends.cpu.kernel import Kernel, matrix, real
-from kvist.engine.backends.cpu.numbers import Slots, floats, slot
+from kvist.engine.backends.cpu.numbers import Given, floats, integer
 from kvist.engine.backends.cpu.numbers import real as real_of
 from kvist.engine.backends.cpu.online import LOWEST, cap, fill, merged, weigh
 
 WIDTH = 5
 
 
-def _weigh(slots: Slots) -> None:
-    scores, state, sums = floats(slots, 0), floats(slots, 3), floats(slots, 6)
-    weigh(scores[0], state[0], sums[0], real_of(slots, 9), (slot(slots, 10), slot(slots, 11)))
+def _weigh(given: Given) -> None:
+    scores, state, sums = floats(given, 0), floats(given, 3), floats(given, 6)
+    weigh(scores[0], state[0], sums[0], real_of(given, 9), (integer(given, 10), integer(given, 11)))
 
 
-def _cap(slots: Slots) -> None:
-    cap(floats(slots, 0), real_of(slots, 3), real_of(slots, 4))
+def _cap(given: Given) -> None:
+    cap(floats(given, 0), real_of(given, 3), real_of(given, 4))
 
 
-def _merged(slots: Slots) -> None:
-    merged(floats(slots, 0), floats(slots, 3)[0])
+def _merged(given: Given) -> None:
+    merged(floats(given, 0), floats(given, 3)[0])
 
 
-def _fill(slots: Slots) -> None:
-    fill(floats(slots, 0)[0])
+def _fill(given: Given) -> None:
+    fill(floats(given, 0)[0])
 
 
 WEIGH, CAP, MERGED, FILL = Kernel(_weigh), Kernel(_cap), Kernel(_merged), Kernel(_fill)

@@ -4,24 +4,32 @@ import pytest
 import torch
 
 from kvist.engine.backends.cpu.kernel import Kernel
-from kvist.engine.backends.cpu.numbers import Slots, slot
+from kvist.engine.backends.cpu.numbers import Given, integer
 from kvist.engine.backends.cpu.vectors import KEYS, SETS, blend, blended, score, scored
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 
-def _score(slots: Slots) -> None:
-    width = slot(slots, 4)
+def _score(given: Given) -> None:
+    width = integer(given, 4)
     score(
-        slots,
-        (slot(slots, 0), slot(slots, 1), slot(slots, 2), slot(slots, 3), scored(slots, width), slot(slots, 5), 64),
+        given,
+        (
+            integer(given, 0),
+            integer(given, 1),
+            integer(given, 2),
+            integer(given, 3),
+            scored(given, width),
+            integer(given, 5),
+            64,
+        ),
     )
 
 
-def _blend(slots: Slots) -> None:
-    rows = (slot(slots, 0), slot(slots, 1), slot(slots, 2))
-    weights = (slot(slots, 3), slot(slots, 4), slot(slots, 5))
-    blend(slots, (*rows, *weights, slot(slots, 6), slot(slots, 7), 64, blended(slot(slots, 8))))
+def _blend(given: Given) -> None:
+    rows = (integer(given, 0), integer(given, 1), integer(given, 2))
+    weights = (integer(given, 3), integer(given, 4), integer(given, 5))
+    blend(given, (*rows, *weights, integer(given, 6), integer(given, 7), 64, blended(integer(given, 8))))
 
 
 SCORE, BLEND = Kernel(_score), Kernel(_blend)
@@ -72,8 +80,8 @@ def test_what_fills_no_vector_is_the_caller_s(dtype: torch.dtype, torch_threads:
     assert (sums == 3).all()
 
 
-def alone(torch_threads: object, kernel: Kernel, dtype: torch.dtype, *slots: int) -> None:
+def alone(torch_threads: object, kernel: Kernel, dtype: torch.dtype, *given: int) -> None:
     """Runs a kernel that does the same on every thread on one."""
     assert callable(torch_threads)
     torch_threads(1)
-    kernel(dtype, *slots)
+    kernel(dtype, *given)
