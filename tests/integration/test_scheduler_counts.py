@@ -30,8 +30,8 @@ OUTPUT = 400
 VOCABULARY = 1000
 GROUP = KvGroup(layers=(0,), kv_heads=1, head_dim_k=8, head_dim_v=8)
 
-CALLS_OF_REQUEST, CALLS_OF_STEP = 4, 50
-CALLS_OF_BLOCK = 48
+CALLS_OF_REQUEST, CALLS_OF_STEP = 2, 40
+CALLS_OF_BLOCK = 38
 
 
 class Constant:
@@ -118,7 +118,7 @@ def test_a_step_of_steady_decode_costs_a_few_calls_for_each_request(running: int
 
 def test_a_block_that_fills_is_paid_for_once_in_sixteen_steps() -> None:
     found = steps(64, 4 * BLOCK_TOKENS)
-    quiet = min(found)
+    quiet = CALLS_OF_REQUEST * 64 + CALLS_OF_STEP
     dear = [each for each in found if each > quiet]
     assert len(dear) <= 2 * 4, found
     assert sum(each - quiet for each in dear) <= 4 * CALLS_OF_BLOCK * 64, found
@@ -127,4 +127,5 @@ def test_a_block_that_fills_is_paid_for_once_in_sixteen_steps() -> None:
 def test_calls_do_not_depend_on_how_long_a_request_has_run() -> None:
     found = steps(64, 16 * BLOCK_TOKENS)
     rounds = [found[at : at + BLOCK_TOKENS] for at in range(0, len(found), BLOCK_TOKENS)]
-    assert all(sum(each) == sum(rounds[1]) for each in rounds[1:]), [sum(each) for each in rounds]
+    # A few calls more or less, as a step's columns are kept or made anew.
+    assert max(map(sum, rounds[1:])) - min(map(sum, rounds[1:])) <= 8, [sum(each) for each in rounds]

@@ -5,7 +5,6 @@ from functools import partial
 from typing import ClassVar
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -13,10 +12,9 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
-from depth import examples
+from depth import run_until
 from kvist.base.errors import CapacityError
 from kvist.base.ids import BlockHash, BlockId, RequestId
 from kvist.base.units import Tokens
@@ -333,7 +331,6 @@ class Loader(RuleBasedStateMachine):
 
 def test_loads_at_random_leave_no_block_unowned_and_none_with_another_content() -> None:
     Loader.operations.clear()
-    run_state_machine_as_test(Loader, settings=settings(max_examples=examples(120), stateful_step_count=60))
     done = Loader.operations
     names = ("loading", "at once", "landed", "computed", "copied out", "ended", "ended while loading")
-    assert min(done[name] for name in names) >= 40, f"hardly tried: {done}"
+    run_until(lambda: min(done[name] for name in names) >= 40, Loader, max_examples=120, steps=60)

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from depth import examples
+from depth import run_until
 from fakes.tiers import (
     BLUE,
     FUTURE_UNIX_S,
@@ -204,7 +203,6 @@ class TierMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("name", MAKERS)
 def test_answers_are_those_of_the_model(name: str) -> None:
     machine = type("Machine", (TierMachine,), {"maker": staticmethod(MAKERS[name]), "operations": Counter()})
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples(40), stateful_step_count=40))
     tried = ("write", "write again", "find", "delete", "keep", "entries", "read Found", "read Damaged", "read Absent")
     done = machine.operations
-    assert min(done[each] for each in tried) >= 20, f"hardly tried: {done}"
+    run_until(lambda: min(done[each] for each in tried) >= 20, machine, max_examples=40, steps=40)
