@@ -14,7 +14,7 @@ def examples(count: int) -> int:
     return count * FACTORS.get(settings.get_current_profile_name(), 1)
 
 
-def run_until(
+def run_state_machine_until(
     is_enough: Callable[[], bool], machine: type[RuleBasedStateMachine], *, max_examples: int, steps: int
 ) -> None:
     """Runs a machine, with another seed each time, until enough was tried.

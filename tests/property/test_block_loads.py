@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from depth import run_until
+from depth import run_state_machine_until
 from kvist.base.errors import CapacityError
 from kvist.base.ids import BlockHash, BlockId, RequestId
 from kvist.base.units import Tokens
@@ -333,4 +333,4 @@ def test_loads_at_random_leave_no_block_unowned_and_none_with_another_content() 
     Loader.operations.clear()
     done = Loader.operations
     names = ("loading", "at once", "landed", "computed", "copied out", "ended", "ended while loading")
-    run_until(lambda: min(done[name] for name in names) >= 40, Loader, max_examples=120, steps=60)
+    run_state_machine_until(lambda: min(done[name] for name in names) >= 40, Loader, max_examples=120, steps=60)

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from depth import run_until
+from depth import run_state_machine_until
 from fakes.pool import NaivePool
 from kvist.base.errors import CapacityError
 from kvist.base.ids import BlockHash, BlockId, RequestId
@@ -212,4 +212,4 @@ def test_ten_thousand_operations_agree_with_the_model() -> None:
     def is_enough() -> bool:
         return done.total() >= 10_000 and min(done[name] for name in (*tried, *refused)) >= 100
 
-    run_until(is_enough, PoolMachine, max_examples=120, steps=100)
+    run_state_machine_until(is_enough, PoolMachine, max_examples=120, steps=100)

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from depth import run_until
+from depth import run_state_machine_until
 from fakes.book import NaiveBook, NaiveRow, expired
 from kvist.base.ids import BlockHash, GroupId
 from kvist.blocks.keys import BlockKey, Namespace, TenantTag
@@ -343,4 +343,4 @@ def test_thousands_of_operations_agree_with_the_model() -> None:
         often = done.total() >= 3000 and min(done[name] for name in usual) >= 10
         return often and min(done[name] for name in (*rare, *rarest)) >= 3
 
-    run_until(is_enough, BookMachine, max_examples=120, steps=80)
+    run_state_machine_until(is_enough, BookMachine, max_examples=120, steps=80)

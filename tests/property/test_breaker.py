@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from depth import run_until
+from depth import run_state_machine_until
 from fakes.clock import HandClock
 from kvist.fabric.breaker import Breaker, BreakerSettings
 
@@ -100,4 +100,4 @@ def test_a_breaker_keeps_its_laws() -> None:
     BreakerMachine.seen.clear()
     seen = BreakerMachine.seen
     tried = ("trial", "trial succeeded", "trial failed", "closed", "refused", "opened")
-    run_until(lambda: min(seen[each] for each in tried) >= 20, BreakerMachine, max_examples=150, steps=40)
+    run_state_machine_until(lambda: min(seen[each] for each in tried) >= 20, BreakerMachine, max_examples=150, steps=40)

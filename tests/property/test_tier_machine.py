@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from depth import run_until
+from depth import run_state_machine_until
 from fakes.tiers import (
     BLUE,
     FUTURE_UNIX_S,
@@ -205,4 +205,4 @@ def test_answers_are_those_of_the_model(name: str) -> None:
     machine = type("Machine", (TierMachine,), {"maker": staticmethod(MAKERS[name]), "operations": Counter()})
     tried = ("write", "write again", "find", "delete", "keep", "entries", "read Found", "read Damaged", "read Absent")
     done = machine.operations
-    run_until(lambda: min(done[each] for each in tried) >= 20, machine, max_examples=40, steps=40)
+    run_state_machine_until(lambda: min(done[each] for each in tried) >= 20, machine, max_examples=40, steps=40)
