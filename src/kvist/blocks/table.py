@@ -141,14 +141,13 @@ class BlockTable:
         Raises:
             CapacityError: a pool has too few; those that other pools gave stay in the table.
         """
-        size = self._cache.block_tokens
-        end = -(-tokens // size)
+        end = self._end(tokens)
         for pool, table in zip(self._cache.pools, self.groups, strict=True):
             begin = len(table)
             if begin < end:
                 table.extend(pool.allocate_run(self._owner, end - begin))
                 self._note_change(begin)
-        self.capacity = max(self.capacity, end * size)
+        self.capacity = max(self.capacity, end * self._cache.block_tokens)
 
     def commit(self, chain: Sequence[BlockHash], computed: int, marks: Marks) -> list[Kept]:
         """Seals the blocks that are full now, then lets go of those that no query will read again.

@@ -44,6 +44,14 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
+def openmp() -> ctypes.CDLL | None:
+    """The library that runs torch's threads, where it is GNU's OpenMP; the one that is loaded already, and no other."""
+    try:
+        return ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)
+    except OSError:
+        return None
+
+
 _HARD = 2
 """OpenMP's name for ending threads, and not only what they were told to do."""
 
@@ -55,11 +63,10 @@ def end_threads() -> None:
     them sleep whenever they wait, also within a step where they wait for each other several hundred times: a third of
     the time of a decode step of a small model. Has no effect where another library than GNU's runs torch's threads.
     """
-    try:
-        openmp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)  # the one that is loaded already, and no other
-        openmp.omp_pause_resource(_HARD, openmp.omp_get_initial_device())
-    except (OSError, AttributeError):
-        return
+    library = openmp()
+    # Releases before 9 have no such function.
+    if library is not None and hasattr(library, "omp_pause_resource"):
+        library.omp_pause_resource(_HARD, library.omp_get_initial_device())
 
 
 def bytes_free_on(device: torch.device) -> Bytes | None:

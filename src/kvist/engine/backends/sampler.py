@@ -10,7 +10,7 @@ import torch
 from kvist.base.ids import TokenId
 from kvist.engine.backend import BackendError
 from kvist.engine.backends.cpu.best import best
-from kvist.engine.backends.cpu.kernel import DTYPES
+from kvist.engine.backends.device import runs_kernels
 from kvist.engine.batch import Drawn, DrawSpec
 from kvist.engine.request import Sampling
 
@@ -33,7 +33,7 @@ def draw(logits: torch.Tensor, specs: Sequence[DrawSpec]) -> list[Drawn]:
 
 def _greedy(logits: torch.Tensor) -> tuple[list[int], bool]:
     """The first of the most likely tokens of each row, and whether all rows are distributions."""
-    if logits.device.type == "cpu" and logits.dtype in DTYPES:
+    if runs_kernels(logits.device, logits.dtype):
         return best(logits)
     top = logits.max(dim=-1)
     return top.indices.tolist(), bool(top.values.isfinite().all())

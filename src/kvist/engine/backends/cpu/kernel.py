@@ -11,7 +11,6 @@ the caller alone.
 
 import ctypes
 import math
-import os
 import pickle
 import struct
 from array import array
@@ -25,6 +24,7 @@ from numba import cfunc, types
 
 from kvist.engine.backends.cpu.keeping import Kept, kept_in
 from kvist.engine.backends.cpu.numbers import FAST, call, given_at, inlined, integer
+from kvist.engine.backends.device import openmp
 
 DTYPES: dict[torch.dtype, Any] = {torch.bfloat16: types.uint16, torch.float32: types.float32}
 """Numbers that kernels are compiled for, and what the compiler calls them."""
@@ -197,18 +197,18 @@ def _alone(address: int, given: int, _threads: int, _flags: int) -> None:
 
 def _team() -> Callable[..., None]:
     """Finds what runs a kernel, and tells the compiler where to find what kernels ask for."""
-    try:
-        # The one that is loaded already, and no other.
-        openmp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)
-        run: Callable[..., None] = openmp.GOMP_parallel
+    library = openmp()
+    if library is None:
+        run: Callable[..., None] = _alone
+        answers = [_FIRST.address, _ONE.address, _NOTHING.address]
+    else:
+        run = library.GOMP_parallel
         answers = [
             ctypes.cast(function, ctypes.c_void_p).value
-            for function in (openmp.omp_get_thread_num, openmp.omp_get_num_threads, openmp.GOMP_barrier)
+            for function in (library.omp_get_thread_num, library.omp_get_num_threads, library.GOMP_barrier)
         ]
-        openmp.GOMP_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-        openmp.GOMP_parallel.restype = None
-    except (OSError, AttributeError):
-        run, answers = _alone, [_FIRST.address, _ONE.address, _NOTHING.address]
+        library.GOMP_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        library.GOMP_parallel.restype = None
     names = ("kvist_thread_number", "kvist_thread_count", "kvist_wait_for_threads")
     for name, address in zip(names, answers, strict=True):
         llvmlite.binding.add_symbol(name, address)
